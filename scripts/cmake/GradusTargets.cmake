@@ -1,0 +1,93 @@
+# The library target and gradus_add_op(), which finds the files of one op by its name.
+
+# Options that every target of the project is compiled with; not exported.
+add_library(gradus_options INTERFACE)
+target_compile_features(gradus_options INTERFACE cxx_std_20)
+target_include_directories(gradus_options INTERFACE ${PROJECT_SOURCE_DIR})
+# Contraction is left to the compiler's -ffp-contract=fast within a CPU kernel only (see below).
+target_compile_options(gradus_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers -ffp-contract=off>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GRADUS_WERROR}>>:-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr --diag-suppress=20012>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${GRADUS_WERROR}>>:--Werror=all-warnings>)
+if(GRADUS_SANITIZE)
+  target_compile_options(gradus_options INTERFACE
+    -fsanitize=${GRADUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_link_options(gradus_options INTERFACE -fsanitize=${GRADUS_SANITIZE})
+endif()
+
+add_library(gradus STATIC)
+add_library(gradus::gradus ALIAS gradus)
+set_target_properties(gradus PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_STANDARD 20)
+target_compile_features(gradus PUBLIC cxx_std_20)
+target_link_libraries(gradus PRIVATE $<BUILD_INTERFACE:gradus_options> PUBLIC Threads::Threads
+                      PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+
+# The OpCase lists, one file per op, used by tests, bench and compare.
+add_library(gradus_cases STATIC)
+target_link_libraries(gradus_cases PRIVATE gradus_options PUBLIC gradus)
+
+# cpu/ is compiled once per instruction set; cpu/dispatch.h chooses at run time.
+set(GRADUS_ISAS baseline)
+set(GRADUS_ISA_FLAGS_baseline "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND GRADUS_ISAS avx2 avx512)
+  set(GRADUS_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+  set(GRADUS_ISA_FLAGS_avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c
+                              -mprefer-vector-width=512)
+endif()
+foreach(isa IN LISTS GRADUS_ISAS)
+  add_library(gradus_cpu_${isa} OBJECT)
+  set_target_properties(gradus_cpu_${isa} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(gradus_cpu_${isa} PRIVATE gradus_options Eigen3::Eigen Threads::Threads)
+  # -fno-math-errno and -fno-trapping-math change no result; they let loops be vectorised.
+  target_compile_options(gradus_cpu_${isa} PRIVATE ${GRADUS_ISA_FLAGS_${isa}}
+    -ffp-contract=fast -fno-math-errno -fno-trapping-math -fvisibility-inlines-hidden)
+  target_compile_definitions(gradus_cpu_${isa} PRIVATE GRADUS_ISA=${isa} GRADUS_ISA_${isa}
+                             EIGEN_DONT_PARALLELIZE)
+  target_sources(gradus PRIVATE $<TARGET_OBJECTS:gradus_cpu_${isa}>)
+endforeach()
+
+if(GRADUS_HAS_CUDA)
+  target_link_libraries(gradus PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvtx3)
+endif()
+
+# gradus_add_op(NAME): the op's files, wherever they exist under its name. A contract without a
+# CPU or CUDA file fails at link time, since its run() is declared.
+function(gradus_add_op op)
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/core/ops/${op}.h)
+    message(FATAL_ERROR "gradus_add_op(${op}): core/ops/${op}.h, its contract, is missing")
+  endif()
+  foreach(file autograd/ops/${op}.cpp nn/${op}.cpp)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/${file})
+      target_sources(gradus PRIVATE ${file})
+    endif()
+  endforeach()
+  foreach(isa IN LISTS GRADUS_ISAS)
+    target_sources(gradus_cpu_${isa} PRIVATE cpu/${op}.cpp)
+  endforeach()
+  if(GRADUS_HAS_CUDA)
+    target_sources(gradus PRIVATE cuda/${op}.cu)
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/bench/cases/${op}.cpp)
+    target_sources(gradus_cases PRIVATE bench/cases/${op}.cpp)
+    set_property(GLOBAL APPEND PROPERTY GRADUS_CASES ${op})
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/tests/${op}_test.cpp)
+    set_property(GLOBAL APPEND PROPERTY GRADUS_OP_TESTS ${op}_test)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY GRADUS_OPS ${op})
+endfunction()
+
+# Writes what depends on the whole list of ops: build_config.h and the list of case files.
+function(gradus_finish)
+  get_property(cases GLOBAL PROPERTY GRADUS_CASES)
+  set(lines "")
+  foreach(op IN LISTS cases)
+    string(APPEND lines "GRADUS_CASES(${op})\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/gradus_cases.inc CONTENT "${lines}")
+  configure_file(${PROJECT_SOURCE_DIR}/scripts/cmake/build_config.h.in
+                 ${PROJECT_BINARY_DIR}/generated/core/build_config.h)
+  target_include_directories(gradus_options INTERFACE ${PROJECT_BINARY_DIR}/generated)
+endfunction()
