@@ -4,9 +4,8 @@
 add_library(gradus_options INTERFACE)
 target_compile_features(gradus_options INTERFACE cxx_std_20)
 target_include_directories(gradus_options INTERFACE ${PROJECT_SOURCE_DIR})
-# Contraction is left to the compiler's -ffp-contract=fast within a CPU kernel only (see below).
 target_compile_options(gradus_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers -ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wno-missing-field-initializers>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GRADUS_WERROR}>>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr --diag-suppress=20012>
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${GRADUS_WERROR}>>:--Werror=all-warnings>)
