@@ -1,0 +1,37 @@
+// Reads the golden values that tests/golden/make_golden.py took from PyTorch.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/reference_array.h"
+
+#ifndef GRADUS_GOLDEN_DIR
+#error "GRADUS_GOLDEN_DIR must name tests/golden"
+#endif
+
+namespace gradus::ref {
+
+using Json = nlohmann::json;
+
+// The cases of tests/golden/<name>.json, by value: safe to walk in a range-for.
+inline Json golden_cases(const std::string& name) {
+  std::ifstream file(std::string(GRADUS_GOLDEN_DIR) + "/" + name + ".json");
+  if (!file) throw std::runtime_error("golden file missing: " + name + ".json");
+  return Json::parse(file).at("cases");
+}
+
+inline Array golden_array(const Json& json) {
+  const auto dims = json.at("shape").get<std::vector<int64_t>>();
+  return array(Shape(dims), json.at("data").get<std::vector<double>>());
+}
+
+// The tensor of that name, or an absent Array.
+inline Array golden_array(const Json& group, const std::string& name) {
+  return group.contains(name) ? golden_array(group.at(name)) : Array{};
+}
+
+}  // namespace gradus::ref

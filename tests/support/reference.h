@@ -1,0 +1,7 @@
+// The independent truth of the tests: every op written as naive loops straight from its formula.
+//
+//   ref::Array y = ref::batch_norm_eval(x, gamma, beta, eps, mean, var);
+#pragma once
+
+#include "tests/support/reference_array.h"  // IWYU pragma: export
+#include "tests/support/reference_norm.h"   // IWYU pragma: export
