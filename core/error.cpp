@@ -6,13 +6,20 @@ namespace gradus {
 
 std::string_view to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::autograd: return "autograd";
-    case ErrorCode::cuda: return "cuda";
-    case ErrorCode::io: return "io";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::autograd:
+      return "autograd";
+    case ErrorCode::cuda:
+      return "cuda";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "unknown";
 }

@@ -61,7 +61,8 @@ GRADUS_HD float half_value(uint16_t bits) {
 #else
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = bits & 0x7FFFu;
-  if (magnitude >= 0x7C00u) return float_from_bits(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
+  if (magnitude >= 0x7C00u)
+    return float_from_bits(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
   if (magnitude >= 0x0400u) return float_from_bits(sign | ((magnitude << 13) + 0x38000000u));
   const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
   return float_from_bits(sign | float_bits(subnormal));
@@ -95,7 +96,9 @@ struct Half {
   GRADUS_HD explicit Half(float value) : bits(detail::half_bits(value)) {}
   GRADUS_HD explicit Half(double value) : Half(detail::round_to_odd(value)) {}
   GRADUS_HD explicit operator float() const { return detail::half_value(bits); }
-  GRADUS_HD explicit operator double() const { return static_cast<double>(detail::half_value(bits)); }
+  GRADUS_HD explicit operator double() const {
+    return static_cast<double>(detail::half_value(bits));
+  }
 };
 
 struct BFloat16 {
@@ -107,7 +110,9 @@ struct BFloat16 {
   GRADUS_HD explicit operator float() const {
     return detail::float_from_bits(static_cast<uint32_t>(bits) << 16);
   }
-  GRADUS_HD explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
+  GRADUS_HD explicit operator double() const {
+    return static_cast<double>(static_cast<float>(*this));
+  }
 };
 
 }  // namespace gradus

@@ -1,0 +1,29 @@
+#include "autograd/autocast.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace gradus {
+namespace {
+thread_local MatmulPrecision g_precision = MatmulPrecision::strict;
+thread_local DType g_autocast = DType::f32;  // f32: off
+}  // namespace
+
+MatmulPrecision matmul_precision() { return g_precision; }
+
+MatmulPrecisionGuard::MatmulPrecisionGuard(MatmulPrecision precision)
+    : before_(std::exchange(g_precision, precision)) {}
+MatmulPrecisionGuard::~MatmulPrecisionGuard() { g_precision = before_; }
+
+AutocastGuard::AutocastGuard(DType dtype) : before_(g_autocast) {
+  check(is_half(dtype), "autocast", "expected f16 or bf16, got ", dtype);
+  g_autocast = dtype;
+}
+AutocastGuard::~AutocastGuard() { g_autocast = before_; }
+
+Tensor autocast_operand(const Tensor& x) {
+  return g_autocast != DType::f32 && x.defined() && x.dtype() == DType::f32 ? x.to(g_autocast) : x;
+}
+
+}  // namespace gradus

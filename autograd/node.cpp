@@ -1,0 +1,58 @@
+#include "autograd/node.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace gradus {
+namespace {
+thread_local bool g_grad_enabled = true;
+std::atomic<uint64_t> g_sequence{1};
+
+// Nodes waiting to be destroyed by the outermost ~GradState of this thread.
+thread_local std::vector<std::shared_ptr<Node>>* g_doomed = nullptr;
+}  // namespace
+
+bool grad_enabled() { return g_grad_enabled; }
+bool detail::exchange_grad_enabled(bool enabled) { return std::exchange(g_grad_enabled, enabled); }
+
+GradState::~GradState() {
+  if (node == nullptr) return;
+  if (g_doomed != nullptr) {
+    g_doomed->push_back(std::move(node));
+    return;
+  }
+  // Destroying a node destroys the states of its operands, which push their own nodes here.
+  std::vector<std::shared_ptr<Node>> doomed;
+  g_doomed = &doomed;
+  doomed.push_back(std::move(node));
+  while (!doomed.empty()) {
+    const std::shared_ptr<Node> next = std::move(doomed.back());
+    doomed.pop_back();
+  }
+  g_doomed = nullptr;
+}
+
+Gradients::Gradients(const std::vector<std::shared_ptr<GradState>>& inputs)
+    : wanted_(inputs.size()), grads_(inputs.size()) {
+  for (size_t i = 0; i < inputs.size(); ++i) wanted_[i] = inputs[i] != nullptr;
+}
+
+Node::Node() : sequence_(g_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+
+void Node::add_input(const Tensor& input) {
+  const bool wanted = input.defined() && input.requires_grad();
+  inputs_.push_back(wanted ? input.grad_state() : nullptr);
+}
+
+void attach(const Tensor& y, std::shared_ptr<Node> node) {
+  if (y.grad_state() != nullptr) {
+    fail(ErrorCode::internal, node->name(), "a result must be a fresh tensor");
+  }
+  auto state = std::make_shared<GradState>(y);
+  state->requires_grad = true;
+  state->node = std::move(node);
+  y.grad_state() = std::move(state);
+}
+
+}  // namespace gradus

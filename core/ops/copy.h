@@ -1,0 +1,44 @@
+// Copy and fill: the two steps that every other tensor operation rests on.
+#pragma once
+
+#include "core/backend.h"
+
+namespace gradus {
+
+// y[i] = x[i], converted to y's dtype: integers truncate towards zero, 16-bit types round to
+// nearest even. Any strides on either side, 0 included on x; x and y do not overlap.
+struct Copy {
+  static constexpr std::string_view name = "copy";
+  static constexpr Support support{.cpu = kAllDTypes, .cuda = kAllDTypes};
+
+  AnyView x;  // any shape
+  AnyView y;  // the shape of x
+
+  DType dtype() const { return y.dtype; }
+  auto views() const { return list_views(x, y); }
+  int64_t bytes() const { return x.nbytes() + y.nbytes(); }
+  int64_t flops() const { return 0; }
+  static Guarantee guarantee() { return {.accumulator = "none"}; }
+};
+
+// y[i] = value, converted to y's dtype. Any strides.
+struct Fill {
+  static constexpr std::string_view name = "fill";
+  static constexpr Support support{.cpu = kAllDTypes, .cuda = kAllDTypes};
+
+  AnyView y;  // any shape
+  double value = 0.0;
+
+  DType dtype() const { return y.dtype; }
+  auto views() const { return list_views(y); }
+  int64_t bytes() const { return y.nbytes(); }
+  int64_t flops() const { return 0; }
+  static Guarantee guarantee() { return {.accumulator = "none"}; }
+};
+
+void run(Cpu&, const Copy&);
+void run(Cpu&, const Fill&);
+void run(Cuda&, const Copy&);
+void run(Cuda&, const Fill&);
+
+}  // namespace gradus

@@ -1,0 +1,183 @@
+#include "core/tensor.h"
+
+#include <cstring>
+
+#include "core/launch.h"
+#include "core/ops/copy.h"
+
+namespace gradus {
+namespace {
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    return static_cast<To>(static_cast<double>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+// Calls f(position in row-major order, element offset) for each element.
+template <class F>
+void for_each_offset(const Shape& shape, const Strides& strides, F&& f) {
+  Shape index = Shape::filled(shape.rank(), 0);
+  const int64_t count = shape.numel();
+  int64_t offset = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    f(i, offset);
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+      offset += strides[axis];
+      if (++index[axis] < shape[axis]) break;
+      offset -= strides[axis] * shape[axis];
+      index[axis] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+Tensor::Impl& Tensor::impl() const {
+  check(impl_ != nullptr, "tensor", "expected a tensor, got an undefined one");
+  return *impl_;
+}
+
+Tensor Tensor::empty(const Shape& shape, const TensorOptions& options) {
+  const int64_t numel = checked_numel(shape, "tensor");
+  int64_t bytes = 0;
+  check(!__builtin_mul_overflow(numel, size_of(options.dtype), &bytes), "tensor", "the size of ",
+        options.dtype, shape, " does not fit 63 bits");
+  auto impl = std::make_shared<Impl>();
+  impl->storage = Storage::make(options.device, static_cast<size_t>(bytes));
+  impl->dtype = options.dtype;
+  impl->shape = shape;
+  impl->strides = strides_of(shape, options.format);
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::full(const Shape& shape, double value, const TensorOptions& options) {
+  Tensor result = empty(shape, options);
+  launch(Fill{.y = result.raw(), .value = value});
+  return result;
+}
+
+Tensor Tensor::zeros(const Shape& shape, const TensorOptions& options) {
+  return full(shape, 0.0, options);
+}
+
+Tensor Tensor::ones(const Shape& shape, const TensorOptions& options) {
+  return full(shape, 1.0, options);
+}
+
+Tensor Tensor::wrap(void* data, const Shape& shape, const TensorOptions& options) {
+  auto impl = std::make_shared<Impl>();
+  const int64_t bytes = checked_numel(shape, "tensor") * size_of(options.dtype);
+  impl->storage = Storage::wrap(options.device, data, static_cast<size_t>(bytes));
+  impl->dtype = options.dtype;
+  impl->shape = shape;
+  impl->strides = strides_of(shape, options.format);
+  return Tensor(std::move(impl));
+}
+
+int64_t Tensor::size(int axis) const { return shape()[normalize_axis(axis, rank(), "size")]; }
+
+TensorOptions Tensor::options() const {
+  const bool is_dense = is_contiguous() || is_contiguous(MemoryFormat::channels_last);
+  const auto format =
+      is_dense ? format_of(shape(), strides(), "options") : MemoryFormat::contiguous;
+  return {.dtype = dtype(), .device = device(), .format = format};
+}
+
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  return is_dense(shape(), strides(), format);
+}
+
+AnyView Tensor::raw() const {
+  if (impl_ == nullptr) return {};
+  char* base = static_cast<char*>(impl_->storage->data());
+  return {.data = base + impl_->offset * size_of(impl_->dtype),
+          .dtype = impl_->dtype,
+          .device = impl_->storage->device(),
+          .given = true,
+          .shape = impl_->shape,
+          .strides = impl_->strides};
+}
+
+Tensor Tensor::as_strided(const Shape& shape, const Strides& strides, int64_t offset) const {
+  int64_t last = offset;
+  for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
+  const int64_t capacity = static_cast<int64_t>(storage()->bytes()) / size_of(dtype());
+  check(shape.numel() == 0 || (offset >= 0 && last < capacity), "as_strided", "shape ", shape,
+        " with strides ", strides, " and offset ", offset, " reaches outside a storage of ",
+        capacity, " elements");
+  auto view = std::make_shared<Impl>();
+  view->storage = storage();
+  view->offset = offset;
+  view->dtype = dtype();
+  view->shape = shape;
+  view->strides = strides;
+  return Tensor(std::move(view));
+}
+
+template <class T>
+Tensor Tensor::from_vector(const std::vector<T>& values, const Shape& shape,
+                           const TensorOptions& options) {
+  check(static_cast<int64_t>(values.size()) == checked_numel(shape, "from_vector"), "from_vector",
+        "shape ", shape, " needs ", shape.numel(), " values, got ", values.size());
+  TensorOptions host = options;
+  host.device = kCpu;
+  Tensor result = empty(shape, host);
+  visit(AllTypes{}, options.dtype, [&](auto type) {
+    using To = typename decltype(type)::type;
+    To* data = result.raw().as<To>();
+    for_each_offset(shape, result.strides(), [&](int64_t i, int64_t offset) {
+      data[offset] = convert<To>(values[static_cast<size_t>(i)]);
+    });
+  });
+  return result.to(options.device);
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  const Tensor host = detach().to(kCpu);
+  std::vector<T> values(static_cast<size_t>(numel()));
+  visit(AllTypes{}, dtype(), [&](auto type) {
+    using From = typename decltype(type)::type;
+    const From* data = host.raw().as<From>();
+    for_each_offset(shape(), host.strides(), [&](int64_t i, int64_t offset) {
+      values[static_cast<size_t>(i)] = convert<T>(data[offset]);
+    });
+  });
+  return values;
+}
+
+template <class T>
+T Tensor::item() const {
+  check(numel() == 1, "item", "expected a tensor of one element, got ", *this);
+  return to_vector<T>()[0];
+}
+
+std::string to_string(const Tensor& tensor) { return to_string(tensor.raw()); }
+
+Tensor empty_like(const Tensor& like) { return Tensor::empty(like.shape(), like.options()); }
+Tensor zeros_like(const Tensor& like) { return Tensor::zeros(like.shape(), like.options()); }
+
+template Tensor Tensor::from_vector(const std::vector<float>&, const Shape&, const TensorOptions&);
+template Tensor Tensor::from_vector(const std::vector<double>&, const Shape&, const TensorOptions&);
+template Tensor Tensor::from_vector(const std::vector<uint8_t>&, const Shape&,
+                                    const TensorOptions&);
+template Tensor Tensor::from_vector(const std::vector<int32_t>&, const Shape&,
+                                    const TensorOptions&);
+template Tensor Tensor::from_vector(const std::vector<int64_t>&, const Shape&,
+                                    const TensorOptions&);
+template std::vector<float> Tensor::to_vector() const;
+template std::vector<double> Tensor::to_vector() const;
+template std::vector<uint8_t> Tensor::to_vector() const;
+template std::vector<int32_t> Tensor::to_vector() const;
+template std::vector<int64_t> Tensor::to_vector() const;
+template float Tensor::item() const;
+template double Tensor::item() const;
+template int64_t Tensor::item() const;
+
+}  // namespace gradus

@@ -1,0 +1,14 @@
+#include "core/trace.h"
+
+#include <utility>
+
+namespace gradus {
+namespace {
+thread_local Trace* g_current = nullptr;
+}
+
+Trace::Trace() : outer_(std::exchange(g_current, this)) {}
+Trace::~Trace() { g_current = outer_; }
+Trace* Trace::current() { return g_current; }
+
+}  // namespace gradus

@@ -1,0 +1,221 @@
+#include "cpu/context.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace gradus {
+namespace {
+
+bool has_isa(Isa isa) {
+#ifdef __x86_64__
+  switch (isa) {
+    case Isa::baseline:
+      return true;
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case Isa::avx512:
+      return has_isa(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl");
+  }
+#endif
+  return isa == Isa::baseline;
+}
+
+void require_isa(Isa isa) {
+  if (!has_isa(isa)) fail(ErrorCode::unsupported, "cpu", "this processor has no ", isa);
+}
+
+Isa default_isa() {
+  const char* name = std::getenv("GRADUS_ISA");
+  for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::baseline}) {
+    if (name == nullptr ? has_isa(isa) : name == to_string(isa)) {
+      require_isa(isa);
+      return isa;
+    }
+  }
+  fail(ErrorCode::invalid_argument, "GRADUS_ISA", "expected baseline, avx2 or avx512, got '", name,
+       "'");
+}
+
+int default_threads() {
+  const char* text = std::getenv("GRADUS_THREADS");
+  const int count = text ? std::atoi(text) : static_cast<int>(std::thread::hardware_concurrency());
+  check(text == nullptr || (count >= 1 && count <= 256), "GRADUS_THREADS",
+        "expected 1 to 256, got '", text ? text : "", "'");
+  return count < 1 ? 1 : count;
+}
+
+class HostAllocator final : public Allocator {
+ public:
+  void* allocate(size_t bytes) override {
+    void* data = ::operator new(bytes, std::align_val_t(256), std::nothrow);
+    const std::lock_guard lock(mutex_);
+    if (data == nullptr) {
+      fail(ErrorCode::out_of_memory, "cpu", "asked for ", bytes, " bytes, holding ",
+           stats_.bytes_held, ", and the system has no more");
+    }
+    stats_.bytes_in_use += static_cast<int64_t>(bytes);
+    stats_.bytes_held = stats_.bytes_in_use;
+    stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, stats_.bytes_in_use);
+    ++stats_.blocks_in_use;
+    ++stats_.system_allocations;
+    return data;
+  }
+
+  void deallocate(void* data, size_t bytes) noexcept override {
+    ::operator delete(data, std::align_val_t(256));
+    const std::lock_guard lock(mutex_);
+    stats_.bytes_in_use -= static_cast<int64_t>(bytes);
+    stats_.bytes_held = stats_.bytes_in_use;
+    --stats_.blocks_in_use;
+  }
+
+  AllocatorStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  AllocatorStats stats_;
+};
+
+}  // namespace
+
+std::string_view to_string(Isa isa) {
+  constexpr std::string_view names[] = {"baseline", "avx2", "avx512"};
+  return names[static_cast<int>(isa)];
+}
+
+std::shared_ptr<Allocator> host_allocator() {
+  static const auto allocator = std::make_shared<HostAllocator>();
+  return allocator;
+}
+
+// Threads that sleep between runs; the caller works as one of them.
+class Cpu::Team {
+ public:
+  explicit Team(int size) {
+    for (int i = 1; i < size; ++i) threads_.emplace_back([this] { serve(); });
+  }
+
+  ~Team() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int size() const { return static_cast<int>(threads_.size()) + 1; }
+
+  void run(int64_t count, const std::function<void(int64_t)>& task) {
+    if (count <= 1 || threads_.empty()) {
+      for (int64_t i = 0; i < count; ++i) task(i);
+      return;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      task_ = &task;
+      count_ = count;
+      next_.store(0, std::memory_order_relaxed);
+      busy_ = static_cast<int>(threads_.size());
+      ++run_;
+    }
+    wake_.notify_all();
+    work();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return busy_ == 0; });
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  void serve() {
+    uint64_t seen = 0;
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || run_ != seen; });
+        if (stopping_) return;
+        seen = run_;
+      }
+      work();
+      const std::lock_guard lock(mutex_);
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  void work() {
+    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
+      try {
+        (*task_)(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  const std::function<void(int64_t)>* task_ = nullptr;
+  int64_t count_ = 0;
+  std::atomic<int64_t> next_{0};
+  int busy_ = 0;
+  uint64_t run_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr error_;
+};
+
+Cpu::Cpu()
+    : isa_(default_isa()),
+      allocator_(host_allocator()),
+      team_(std::make_unique<Team>(default_threads())) {}
+Cpu::~Cpu() = default;
+
+void Cpu::set_isa(Isa isa) {
+  require_isa(isa);
+  isa_ = isa;
+}
+
+int Cpu::threads() const { return team_->size(); }
+
+void Cpu::set_threads(int count) {
+  check(count >= 1 && count <= 256, "threads", "expected 1 to 256, got ", count);
+  if (count != threads()) team_ = std::make_unique<Team>(count);
+}
+
+void Cpu::parallel(int64_t count, const std::function<void(int64_t)>& task) {
+  team_->run(count, task);
+}
+
+Cpu& cpu() {
+  thread_local Cpu context;
+  return context;
+}
+
+Device device_of(const Cpu&) { return kCpu; }
+std::shared_ptr<Allocator> allocator_of(Cpu& context) { return context.allocator(); }
+void synchronize(Cpu&) {}
+void begin_launch(Cpu&, std::string_view) {}
+void end_launch(Cpu&, std::string_view) {}
+void copy_bytes(Cpu&, void* to, const void* from, size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace gradus

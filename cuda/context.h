@@ -1,0 +1,68 @@
+// The CUDA backend's context: one device, its streams, allocator and library handles. Host-only: no
+// CUDA header is included, so that any file may include this one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+
+struct CUstream_st;
+struct cublasLtContext;
+
+namespace gradus {
+
+struct CudaDeviceInfo {
+  std::string name;
+  int64_t total_bytes = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  int64_t l2_bytes = 0;
+};
+
+// The GPUs that the driver shows; empty without a GPU or a driver.
+std::vector<CudaDeviceInfo> cuda_devices();
+
+class CudaAllocator;  // cuda/allocator.h
+
+class Cuda {
+ public:
+  explicit Cuda(int index);  // throws `cuda` when the device does not exist
+  ~Cuda();
+  Cuda(const Cuda&) = delete;
+  Cuda& operator=(const Cuda&) = delete;
+
+  int index() const { return index_; }
+  const CudaDeviceInfo& info() const { return info_; }
+  CUstream_st* stream() const { return stream_; }            // all kernels
+  CUstream_st* copy_stream() const { return copy_stream_; }  // host-device copies beside them
+  cublasLtContext* blas();                                   // created on first use
+
+  // Scratch memory for the launch being made; valid until the next call, stream-ordered.
+  void* workspace(size_t bytes);
+
+  const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
+  void set_allocator(std::shared_ptr<Allocator> allocator) { allocator_ = std::move(allocator); }
+  // The caching allocator beneath any that a test has put in front of it.
+  CudaAllocator& caching_allocator() const { return *caching_allocator_; }
+
+  // The first sticky error; further launches are refused with its text. Empty while all is well.
+  const std::string& failure() const { return failure_; }
+  void set_failure(std::string text) { failure_ = std::move(text); }
+
+ private:
+  int index_;
+  CudaDeviceInfo info_;
+  CUstream_st* stream_ = nullptr;
+  CUstream_st* copy_stream_ = nullptr;
+  cublasLtContext* blas_ = nullptr;
+  std::shared_ptr<CudaAllocator> caching_allocator_;
+  std::shared_ptr<Allocator> allocator_;
+  std::shared_ptr<Storage> workspace_;
+  std::string failure_;
+};
+
+}  // namespace gradus
