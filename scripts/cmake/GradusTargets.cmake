@@ -23,7 +23,7 @@ target_link_libraries(gradus PRIVATE $<BUILD_INTERFACE:gradus_options> PUBLIC Th
                       PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
 # The OpCase lists, one file per op, used by tests, bench and compare.
-add_library(gradus_cases STATIC)
+add_library(gradus_cases STATIC bench/cases/op_case.cpp)
 target_link_libraries(gradus_cases PRIVATE gradus_options PUBLIC gradus)
 
 # cpu/ is compiled once per instruction set; cpu/dispatch.h chooses at run time.

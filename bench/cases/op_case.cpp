@@ -1,0 +1,28 @@
+#include "bench/cases/op_case.h"
+
+#include "core/error.h"
+
+namespace gradus {
+
+// Each bench/cases/<op>.cpp defines std::vector<OpCase> <op>_cases(); CMake writes the list.
+#define GRADUS_CASES(op) std::vector<OpCase> op##_cases();
+#include "gradus_cases.inc"
+#undef GRADUS_CASES
+
+std::vector<OpCase> cases_of(std::string_view name) {
+#define GRADUS_CASES(op) \
+  if (name == #op) return op##_cases();
+#include "gradus_cases.inc"
+#undef GRADUS_CASES
+  fail(ErrorCode::invalid_argument, "cases", "there is no op with cases called ", name);
+}
+
+std::vector<std::string> ops_with_cases() {
+  return {
+#define GRADUS_CASES(op) #op,
+#include "gradus_cases.inc"
+#undef GRADUS_CASES
+  };
+}
+
+}  // namespace gradus

@@ -1,0 +1,50 @@
+// One case of one op: inputs, the gradus call and the naive f64 reference. The same list drives the
+// accuracy tests, the gradient checks, CPU against CUDA, the benchmarks and `gradus compare`.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "tests/support/reference.h"
+
+namespace gradus {
+
+struct CaseInput {
+  enum class Kind : uint8_t {
+    value,      // floating, in the dtype under test
+    parameter,  // floating, in acc_dtype of the dtype under test
+    state,      // like parameter, but never differentiated (running statistics)
+    label,      // i64, uniform in [0, classes)
+  };
+  std::string name;  // "x", "gamma": for messages
+  Shape shape;
+  Kind kind = Kind::value;
+  double mean = 0.0;  // values are drawn from mean + std · N(0, 1), or
+  double std = 1.0;   // for state with `positive`, |.| + 0.5
+  bool positive = false;
+  int64_t classes = 0;
+  bool channels_last = false;  // rank 4 only
+};
+
+struct OpCase {
+  std::string name;  // "train_nchw_8x3x5x7"
+  std::vector<CaseInput> inputs;
+  // The op under test; must not change its inputs other than `state` ones.
+  std::function<Tensor(std::span<const Tensor>)> forward;
+  std::function<ref::Array(std::span<const ref::Array>)> reference;
+  // Gradients of every value and parameter input, in order.
+  std::function<std::vector<ref::Array>(std::span<const ref::Array>, const ref::Array& dy)>
+      reference_backward;
+  int64_t reduction = 1;   // longest sum behind one output or gradient, for the tolerance
+  bool benchmark = false;  // large: used by bench only
+};
+
+// All cases of one op, by the name it has in CMakeLists.txt; throws on an unknown name.
+std::vector<OpCase> cases_of(std::string_view op);
+// The names of all ops that have cases, in CMakeLists.txt's order.
+std::vector<std::string> ops_with_cases();
+
+}  // namespace gradus

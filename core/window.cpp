@@ -1,0 +1,19 @@
+#include "core/ops/window.h"
+
+namespace gradus {
+
+void check_window(const Window& window, int64_t h, int64_t w, std::string_view op) {
+  const auto text = [](const Pair& pair) { return concat(pair[0], "x", pair[1]); };
+  for (size_t i = 0; i < 2; ++i) {
+    check(window.kernel[i] > 0, op, "kernel must be positive, got ", text(window.kernel));
+    check(window.stride[i] > 0, op, "stride must be positive, got ", text(window.stride));
+    check(window.dilation[i] > 0, op, "dilation must be positive, got ", text(window.dilation));
+    check(window.padding[i] >= 0, op, "padding must not be negative, got ", text(window.padding));
+  }
+  const Pair padded{h + 2 * window.padding[0], w + 2 * window.padding[1]};
+  const Pair span{window.span(0), window.span(1)};
+  check(padded[0] >= span[0] && padded[1] >= span[1], op, "padded input ", text(padded),
+        " is smaller than the dilated kernel ", text(span));
+}
+
+}  // namespace gradus
