@@ -17,6 +17,12 @@ size_t Array::offset(std::initializer_list<int64_t> index) const {
   return static_cast<size_t>(offset);
 }
 
+Array Sums::rounded() const {
+  Array result{shape, {}};
+  for (const Real value : data) result.data.push_back(static_cast<double>(value));
+  return result;
+}
+
 Array full(const Shape& shape, double value) {
   return {shape, std::vector<double>(static_cast<size_t>(shape.numel()), value)};
 }

@@ -41,6 +41,16 @@ struct Array {
 Array full(const Shape& shape, double value);
 inline Array zeros(const Shape& shape) { return full(shape, 0.0); }
 
+// Sums in Real of the shape of an Array, until all terms are in.
+struct Sums {
+  Shape shape;
+  std::vector<Real> data;
+
+  explicit Sums(const Shape& s) : shape(s), data(static_cast<size_t>(s.numel()), Real(0)) {}
+  Real& operator[](int64_t i) { return data[static_cast<size_t>(i)]; }
+  Array rounded() const;
+};
+
 // The values given must fill the shape, else std::invalid_argument.
 Array array(const Shape& shape, std::vector<double> values);
 
