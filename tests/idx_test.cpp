@@ -194,6 +194,16 @@ TEST(Idx, CorruptGzip) {
                "bad.gz", "is corrupt");
 }
 
+TEST(Idx, FlippedBitsNeverEscape) {
+  const TempDir dir;
+  const auto read = [](const std::string& path) { read_idx(path, 2); };
+  const Bytes bytes = join({idx_header(0x08, {3, 4}), counting(12)});
+  // Only the 12 data bytes may change unnoticed, and u8 may turn into i8.
+  EXPECT_EQ(count_readable_flips(dir, bytes, read), 12 * 8 + 1);
+  // gzip has a checksum; only its own header has bytes that say nothing about the data.
+  EXPECT_LE(count_readable_flips(dir, gzip(bytes), read), 8 * 8);
+}
+
 TEST(Idx, NotAFile) {
   const TempDir dir;
   EXPECT_ERROR(read_idx(dir.path("absent")), ErrorCode::io, "absent", "cannot be opened",

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace gradus::test {
 
 using Bytes = std::vector<uint8_t>;
@@ -98,6 +100,24 @@ inline Bytes f64_bytes(std::initializer_list<double> values) {
     bytes = join({bytes, little_endian(std::bit_cast<uint64_t>(value), 8)});
   }
   return bytes;
+}
+
+// Calls read(path) for the file with every single bit flipped; returns how many still load.
+// Anything but success or an io error escapes and fails the test.
+template <class Read>
+int count_readable_flips(const TempDir& dir, const Bytes& bytes, Read&& read) {
+  int readable = 0;
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    Bytes flipped = bytes;
+    flipped[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    try {
+      read(dir.file("flipped", flipped));
+      ++readable;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::io) throw;
+    }
+  }
+  return readable;
 }
 
 // One gzip member.
