@@ -22,8 +22,10 @@ AutocastGuard::AutocastGuard(DType dtype) : before_(g_autocast) {
 }
 AutocastGuard::~AutocastGuard() { g_autocast = before_; }
 
+DType autocast_dtype(DType dtype) { return dtype == DType::f32 ? g_autocast : dtype; }
+
 Tensor autocast_operand(const Tensor& x) {
-  return g_autocast != DType::f32 && x.defined() && x.dtype() == DType::f32 ? x.to(g_autocast) : x;
+  return x.defined() ? x.to(autocast_dtype(x.dtype())) : x;
 }
 
 }  // namespace gradus

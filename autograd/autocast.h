@@ -35,6 +35,8 @@ class AutocastGuard {
   DType before_;
 };
 
+// The dtype in which an operand of `dtype` is computed under the policy in force.
+DType autocast_dtype(DType dtype);
 // `x` as an operand of a matrix product under the policy in force.
 Tensor autocast_operand(const Tensor& x);
 

@@ -1,0 +1,70 @@
+#include "autograd/ops/max_pool2d.h"
+
+#include "bench/cases/op_case.h"
+
+namespace gradus {
+namespace {
+
+struct Pool {
+  std::string name;
+  Shape x;
+  Window window;
+  bool ceil_mode = false;
+  bool benchmark = false;
+};
+
+OpCase make_case(const Pool& pool, bool channels_last) {
+  const Window window = pool.window;
+  const bool ceil_mode = pool.ceil_mode;
+  const ref::MaxPool2dOptions options{.kernel_h = window.kernel[0],
+                                      .kernel_w = window.kernel[1],
+                                      .stride_h = window.stride[0],
+                                      .stride_w = window.stride[1],
+                                      .padding_h = window.padding[0],
+                                      .padding_w = window.padding[1],
+                                      .dilation_h = window.dilation[0],
+                                      .dilation_w = window.dilation[1],
+                                      .ceil_mode = ceil_mode};
+  OpCase result;
+  result.name = pool.name + (channels_last ? "_nhwc" : "_nchw");
+  // Far from 0: a padding of zeros would win.
+  result.inputs = {{.name = "x", .shape = pool.x, .mean = -4, .channels_last = channels_last}};
+  result.forward = [=](std::span<const Tensor> in) { return max_pool2d(in[0], window, ceil_mode); };
+  result.reference = [=](std::span<const ref::Array> in) {
+    return ref::max_pool2d(in[0], options).y;
+  };
+  result.reference_backward = [=](std::span<const ref::Array> in, const ref::Array& dy) {
+    return std::vector<ref::Array>{ref::max_pool2d_backward(in[0], dy, options)};
+  };
+  result.reduction = window.kernel[0] * window.kernel[1];
+  result.benchmark = pool.benchmark;
+  return result;
+}
+
+}  // namespace
+
+std::vector<OpCase> max_pool2d_cases() {
+  const std::vector<Pool> pools{
+      {"k2_s2", {2, 3, 6, 8}, {{2, 2}, {2, 2}}},
+      {"k2_s2_odd", {1, 5, 5, 7}, {{2, 2}, {2, 2}}},
+      {"k2_s2_odd_ceil", {1, 2, 5, 7}, {{2, 2}, {2, 2}}, true},
+      {"k2_s2_c33", {1, 33, 4, 6}, {{2, 2}, {2, 2}}},
+      {"k2_s2_wide", {1, 1, 4, 70}, {{2, 2}, {2, 2}}},
+      {"k3_s2_p1", {2, 17, 7, 6}, {{3, 3}, {2, 2}, {1, 1}}},
+      {"k3_s1_p1", {1, 2, 4, 5}, {{3, 3}, {1, 1}, {1, 1}}},
+      {"k3x2_s1x3_p1x0_d2x1", {1, 3, 7, 8}, {{3, 2}, {1, 3}, {1, 0}, {2, 1}}},
+      {"k2x3_s3x2_p0x1_d1x2_ceil", {2, 2, 8, 9}, {{2, 3}, {3, 2}, {0, 1}, {1, 2}}, true},
+      {"k1_s2", {1, 3, 5, 5}, {{1, 1}, {2, 2}}},
+      {"k17x16", {1, 1, 18, 17}, {{17, 16}, {1, 1}}},
+      {"small_cnn_28", {128, 32, 28, 28}, {{2, 2}, {2, 2}}, false, true},
+      {"small_cnn_14", {128, 64, 14, 14}, {{2, 2}, {2, 2}}, false, true},
+      {"k3_s2_p1_112", {8, 64, 112, 112}, {{3, 3}, {2, 2}, {1, 1}}, false, true},
+  };
+  std::vector<OpCase> cases;
+  for (const Pool& pool : pools) {
+    for (const bool channels_last : {false, true}) cases.push_back(make_case(pool, channels_last));
+  }
+  return cases;
+}
+
+}  // namespace gradus
