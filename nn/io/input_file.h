@@ -43,6 +43,12 @@ class InputFile {
     return read_bytes(std::as_writable_bytes(out));
   }
 
+  // Fills `out`, which the file's size has promised.
+  template <class Byte, size_t N>
+  void read_exactly(std::span<Byte, N> out) {
+    require(read(out) == out.size_bytes(), "ended while it was read");
+  }
+
   // Up to `most` bytes; fewer only at the end of the file. Memory grows with the data that
   // arrives, not with `most`.
   template <class Byte>
@@ -76,8 +82,12 @@ class InputFile {
   template <class... Parts>
   void require(bool condition, const Parts&... parts) const {
     if (!condition) [[unlikely]] {
-      fail(ErrorCode::io, op_, "'", path_, "': ", parts...);
+      refuse(parts...);
     }
+  }
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... parts) const {
+    fail(ErrorCode::io, op_, "'", path_, "': ", parts...);
   }
 
  private:
