@@ -10,6 +10,7 @@
 
 #include <array>
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -44,15 +45,21 @@ void end_launch(Cuda&, std::string_view op);
 // Copies bytes between the host and the device, or within it; the source may be reused on return.
 void copy_bytes(Cpu&, void* to, const void* from, size_t bytes);
 void copy_bytes(Cuda&, void* to, const void* from, size_t bytes);
+// Records what `step` launches, without running it, and returns what runs it again, to be called on
+// this thread. Empty where the backend records nothing: the step was not called then.
+std::function<void()> record_step(Cpu&, const std::function<void()>& step);
+std::function<void()> record_step(Cuda&, const std::function<void()>& step);
 
 template <class B>
-concept Backend = requires(B& backend, void* to, const void* from) {
+concept Backend = requires(B& backend, void* to, const void* from,
+                           const std::function<void()>& step) {
   { device_of(backend) } -> std::same_as<Device>;
   { allocator_of(backend) } -> std::same_as<std::shared_ptr<Allocator>>;
   synchronize(backend);
   begin_launch(backend, std::string_view());
   end_launch(backend, std::string_view());
   copy_bytes(backend, to, from, size_t());
+  { record_step(backend, step) } -> std::same_as<std::function<void()>>;
 };
 static_assert(Backend<Cpu> && Backend<Cuda>);
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -89,6 +90,29 @@ inline constexpr DType dtype_of = detail::DTypeOf<std::remove_const_t<T>>::value
 // The type that sums of T are kept in: float for 16-bit storage, else T itself.
 template <class T>
 using acc_t = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+
+// One element converted: to the 16-bit types with one rounding to nearest even; from a floating
+// type to an integer towards zero, out of range to the nearest end, NaN to 0; between integers
+// modulo 2^bits.
+template <class To, class From>
+GRADUS_HD To convert_to(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+    return convert_to<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    using Wide = std::conditional_t<std::is_same_v<From, float>, float, double>;
+    return static_cast<To>(static_cast<Wide>(value));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    constexpr From above = static_cast<From>(uint64_t(1) << std::numeric_limits<To>::digits);
+    constexpr From below = std::is_signed_v<To> ? -above : From(0);
+    if (value >= above) return std::numeric_limits<To>::max();
+    if (value <= below) return std::numeric_limits<To>::min();
+    return value != value ? To(0) : static_cast<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
 
 // A set of dtypes, as an op declares what a backend supports.
 struct DTypeSet {

@@ -5,7 +5,12 @@
 namespace gradus {
 
 std::shared_ptr<Storage> Storage::make(Device device, size_t bytes) {
-  auto allocator = with_backend(device, [](auto& backend) { return allocator_of(backend); });
+  return make(device, bytes,
+              with_backend(device, [](auto& backend) { return allocator_of(backend); }));
+}
+
+std::shared_ptr<Storage> Storage::make(Device device, size_t bytes,
+                                       std::shared_ptr<Allocator> allocator) {
   void* data = bytes == 0 ? nullptr : allocator->allocate(bytes);
   return std::shared_ptr<Storage>(new Storage(device, bytes, std::move(allocator), data));
 }

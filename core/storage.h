@@ -32,6 +32,8 @@ class Storage {
  public:
   // Takes `bytes` from the allocator of the calling thread's context on `device`; uninitialised.
   static std::shared_ptr<Storage> make(Device device, size_t bytes);
+  static std::shared_ptr<Storage> make(Device device, size_t bytes,
+                                       std::shared_ptr<Allocator> allocator);
   // Wraps memory owned by somebody else, who keeps it alive.
   static std::shared_ptr<Storage> wrap(Device device, void* data, size_t bytes);
   ~Storage();

@@ -8,17 +8,6 @@
 namespace gradus {
 namespace {
 
-template <class To, class From>
-To convert(From value) {
-  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
-    return static_cast<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
-    return static_cast<To>(static_cast<double>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
 // Calls f(position in row-major order, element offset) for each element.
 template <class F>
 void for_each_offset(const Shape& shape, const Strides& strides, F&& f) {
@@ -132,7 +121,7 @@ Tensor Tensor::from_vector(const std::vector<T>& values, const Shape& shape,
     using To = typename decltype(type)::type;
     To* data = result.raw().as<To>();
     for_each_offset(shape, result.strides(), [&](int64_t i, int64_t offset) {
-      data[offset] = convert<To>(values[static_cast<size_t>(i)]);
+      data[offset] = convert_to<To>(values[static_cast<size_t>(i)]);
     });
   });
   return result.to(options.device);
@@ -146,7 +135,7 @@ std::vector<T> Tensor::to_vector() const {
     using From = typename decltype(type)::type;
     const From* data = host.raw().as<From>();
     for_each_offset(shape(), host.strides(), [&](int64_t i, int64_t offset) {
-      values[static_cast<size_t>(i)] = convert<T>(data[offset]);
+      values[static_cast<size_t>(i)] = convert_to<T>(data[offset]);
     });
   });
   return values;

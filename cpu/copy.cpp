@@ -10,25 +10,11 @@ namespace gradus::GRADUS_ISA {
 namespace {
 
 template <class To, class From>
-To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
-    return static_cast<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
-    return static_cast<To>(
-        static_cast<std::conditional_t<std::is_same_v<From, float>, float, double>>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
-template <class To, class From>
 void copy_row(To* y, int64_t y_stride, const From* x, int64_t x_stride, int64_t count) {
   if (x_stride == 1 && y_stride == 1) {
-    for (int64_t i = 0; i < count; ++i) y[i] = convert<To>(x[i]);
+    for (int64_t i = 0; i < count; ++i) y[i] = convert_to<To>(x[i]);
   } else {
-    for (int64_t i = 0; i < count; ++i) y[i * y_stride] = convert<To>(x[i * x_stride]);
+    for (int64_t i = 0; i < count; ++i) y[i * y_stride] = convert_to<To>(x[i * x_stride]);
   }
 }
 
@@ -54,7 +40,7 @@ void run(Cpu& cpu, const Fill& args) {
   visit(AllTypes{}, args.y.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     T* y = args.y.as<T>();
-    const T value = convert<T>(args.value);
+    const T value = convert_to<T>(args.value);
     for_each_row(cpu, rows, [&](const RowOffsets<1>& at, int64_t count) {
       for (int64_t i = 0; i < count; ++i) y[at[0] + i * rows.inner_strides[0]] = value;
     });

@@ -8,11 +8,20 @@
 
 namespace gradus {
 
+class Cuda;
+
 inline void cuda_check(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess) [[unlikely]] {
+    (void)cudaGetLastError();  // reported here, so that the next launch is not blamed for it
     fail(ErrorCode::cuda, what, cudaGetErrorName(status), ": ", cudaGetErrorString(status));
   }
 }
+
+// The same, and a sticky error is remembered in the context, which then refuses further launches.
+void cuda_check(Cuda& cuda, cudaError_t status, std::string_view what);
+
+// Whether the device is lost to this process after `status`: every later call fails as well.
+bool is_sticky(cudaError_t status);
 
 inline void cublas_check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] {
@@ -20,5 +29,24 @@ inline void cublas_check(cublasStatus_t status, std::string_view what) {
          cublasLtGetStatusString(status));
   }
 }
+
+// Whether a graph is being captured from `stream`.
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
+// While alive, this thread may call what a capture otherwise forbids, such as cudaMalloc.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 }  // namespace gradus

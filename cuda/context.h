@@ -28,10 +28,10 @@ std::vector<CudaDeviceInfo> cuda_devices();
 
 class CudaAllocator;  // cuda/allocator.h
 
+// Made by cuda(index) only, one per thread and device, and ended with the thread.
 class Cuda {
  public:
-  explicit Cuda(int index);  // throws `cuda` when the device does not exist
-  ~Cuda();
+  ~Cuda();  // waits for the streams
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
 
@@ -43,6 +43,8 @@ class Cuda {
 
   // Scratch memory for the launch being made; valid until the next call, stream-ordered.
   void* workspace(size_t bytes);
+  // Puts another workspace (or none) in place; a capture must not share one with eager launches.
+  std::shared_ptr<Storage> exchange_workspace(std::shared_ptr<Storage> workspace);
 
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
   void set_allocator(std::shared_ptr<Allocator> allocator) { allocator_ = std::move(allocator); }
@@ -54,6 +56,9 @@ class Cuda {
   void set_failure(std::string text) { failure_ = std::move(text); }
 
  private:
+  friend Cuda& cuda(int index);
+  explicit Cuda(int index);  // throws `cuda` when the device does not exist
+
   int index_;
   CudaDeviceInfo info_;
   CUstream_st* stream_ = nullptr;

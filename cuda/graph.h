@@ -23,14 +23,20 @@ class CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Records what `step` launches on this thread's context. A throw inside ends the capture, frees
-  // the arena and passes on. Tensors made inside keep their memory as long as the graph lives.
+  // Records what `step` launches on this thread's context, in place of an earlier recording. A
+  // throw inside ends the capture, frees the arena and passes on. Tensors made inside keep their
+  // memory as long as the graph lives. Inside, nothing may wait for the device or copy from the
+  // host.
   void capture(const std::function<void()>& step);
   bool captured() const { return executable_ != nullptr; }
   void replay();  // enqueues one run; does not wait
 
  private:
+  void record(const std::function<void()>& step);
+  void release() noexcept;
+
   Cuda& cuda_;
+  std::shared_ptr<CudaAllocator> allocator_;
   void* executable_ = nullptr;  // cudaGraphExec_t
   int arena_ = 0;               // number of the allocator's arena
 };

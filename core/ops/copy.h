@@ -5,8 +5,8 @@
 
 namespace gradus {
 
-// y[i] = x[i], converted to y's dtype: integers truncate towards zero, 16-bit types round to
-// nearest even. Any strides on either side, 0 included on x; x and y do not overlap.
+// y[i] = x[i], converted to y's dtype as convert_to() of core/dtype.h does. Any strides on either
+// side, 0 included on x; x and y do not overlap.
 struct Copy {
   static constexpr std::string_view name = "copy";
   static constexpr Support support{.cpu = kAllDTypes, .cuda = kAllDTypes};
@@ -21,7 +21,7 @@ struct Copy {
   static Guarantee guarantee() { return {.accumulator = "none"}; }
 };
 
-// y[i] = value, converted to y's dtype. Any strides.
+// y[i] = value, converted to y's dtype as convert_to() does. Any strides.
 struct Fill {
   static constexpr std::string_view name = "fill";
   static constexpr Support support{.cpu = kAllDTypes, .cuda = kAllDTypes};

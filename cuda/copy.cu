@@ -1,0 +1,205 @@
+#include "core/ops/copy.h"
+
+#include <cstring>
+#include <optional>
+
+#include "cuda/check.h"
+#include "cuda/context.h"
+#include "cuda/device/strided.cuh"
+#include "cuda/device/vector.cuh"
+#include "cuda/plan.h"
+
+namespace gradus {
+namespace {
+
+template <class To, class From>
+struct ConvertElement {
+  To* y;
+  const From* x;
+  __device__ void operator()(const StridedOffsets<2>& at) const {
+    y[at.at[0]] = convert_to<To>(x[at.at[1]]);
+  }
+};
+
+template <class Word>
+struct FillElement {
+  Word* y;
+  Word value;
+  __device__ void operator()(const StridedOffsets<1>& at) const { y[at.at[0]] = value; }
+};
+
+// Both sides without gaps and in one order, N elements per thread.
+// needs: count a multiple of N; x and y aligned to N elements
+template <int N, class To, class From>
+__global__ void __launch_bounds__(kElementThreads)
+    convert_flat(To* __restrict__ y, const From* __restrict__ x, int64_t packs) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs;
+       i += step) {
+    const Pack<From, N> from = load_pack<N>(x + i * N);
+    Pack<To, N> to;
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = convert_to<To>(from[j]);
+    store_pack(y + i * N, to);
+  }
+}
+
+// needs: count a multiple of N; y aligned to 16 bytes
+template <class Word>
+__global__ void __launch_bounds__(kElementThreads)
+    fill_flat(Word* __restrict__ y, Word value, int64_t packs) {
+  constexpr int N = kFullPack<Word>;
+  Pack<Word, N> pack;
+#pragma unroll
+  for (int j = 0; j < N; ++j) pack[j] = value;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs;
+       i += step) {
+    store_pack(y + i * N, pack);
+  }
+}
+
+// A batch of matrices whose rows lie together in x and whose columns lie together in y, as NCHW and
+// channels-last do for [c, h·w].
+struct Transpose {
+  int64_t rows = 0, columns = 0;  // of x; x has column stride 1, y has row stride 1
+  int64_t x_row_stride = 0, y_column_stride = 0;
+  int64_t row_tiles = 0, column_tiles = 0;
+  StridedPlan<2> batch;  // offsets of a matrix in y and in x
+};
+
+constexpr int kTileSide = 32;
+constexpr int kTileThreadRows = 8;
+
+// grid:  1-D, one block per tile of 32 x 32, rows of tiles fastest, then columns, then the batch
+// bytes: fewest = actual: each element is read once and written once, both along its line
+// smem:  32 x 33 words; the 33rd column keeps the transposed access free of bank conflicts
+template <class Word>
+__global__ void __launch_bounds__(kTileSide* kTileThreadRows)
+    copy_transposed_tile(Word* __restrict__ y, const Word* __restrict__ x,
+                         const __grid_constant__ Transpose plan) {
+  __shared__ Word tile[kTileSide][kTileSide + 1];
+  const int64_t matrix_tiles = plan.row_tiles * plan.column_tiles;
+  const int64_t matrix = blockIdx.x / matrix_tiles;
+  const int64_t in_matrix = blockIdx.x - matrix * matrix_tiles;
+  const int64_t column_tile = in_matrix / plan.row_tiles;
+  const int64_t first_row = (in_matrix - column_tile * plan.row_tiles) * kTileSide;
+  const int64_t first_column = column_tile * kTileSide;
+  const StridedOffsets<2> at = plan.batch.offsets(matrix);
+  // 1 read along the rows of x
+  const int64_t read_column = first_column + threadIdx.x;
+  for (int i = threadIdx.y; i < kTileSide; i += kTileThreadRows) {
+    if (first_row + i < plan.rows && read_column < plan.columns) {
+      tile[i][threadIdx.x] = x[at.at[1] + (first_row + i) * plan.x_row_stride + read_column];
+    }
+  }
+  __syncthreads();
+  // 2 write along the columns, which y has together
+  const int64_t write_row = first_row + threadIdx.x;
+  for (int i = threadIdx.y; i < kTileSide; i += kTileThreadRows) {
+    if (write_row < plan.rows && first_column + i < plan.columns) {
+      y[at.at[0] + (first_column + i) * plan.y_column_stride + write_row] = tile[threadIdx.x][i];
+    }
+  }
+}
+
+// The transpose that a copy is, if it is one with both sides long enough for tiles.
+std::optional<Transpose> plan_transpose(const StridedPlan<2>& plan) {
+  constexpr int64_t least = kTileSide / 2;
+  const int last = plan.rank - 1;
+  if (plan.rank < 2 || plan.strides[0][last] != 1 || plan.extents[last] < least) return {};
+  for (int axis = 0; axis < last; ++axis) {
+    if (plan.strides[1][axis] != 1 || plan.extents[axis] < least) continue;
+    Shape batch;
+    std::array<Strides, 2> strides;
+    for (int other = 0; other < last; ++other) {
+      if (other == axis) continue;
+      batch.append(plan.extents[other]);
+      for (int t = 0; t < 2; ++t) strides[t].append(plan.strides[t][other]);
+    }
+    return Transpose{.rows = plan.extents[last],
+                     .columns = plan.extents[axis],
+                     .x_row_stride = plan.strides[1][last],
+                     .y_column_stride = plan.strides[0][axis],
+                     .row_tiles = ceil_div(plan.extents[last], kTileSide),
+                     .column_tiles = ceil_div(plan.extents[axis], kTileSide),
+                     .batch = StridedPlan<2>(batch, strides)};
+  }
+  return {};
+}
+
+// Elements of one size move as words, whatever their dtype.
+template <class Word>
+void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
+  Word* y = static_cast<Word*>(args.y.data);
+  const Word* x = static_cast<const Word*>(args.x.data);
+  if (plan.flat) {
+    const auto bytes = static_cast<size_t>(plan.count) * sizeof(Word);
+    cuda_check(cuda, cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
+  } else if (const auto transpose = plan_transpose(plan)) {
+    const int64_t tiles = transpose->batch.count * transpose->row_tiles * transpose->column_tiles;
+    copy_transposed_tile<<<exact_blocks(tiles, "copy"), dim3(kTileSide, kTileThreadRows), 0,
+                           cuda.stream()>>>(y, x, *transpose);
+  } else {
+    for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
+                       cuda.stream()>>>(plan, ConvertElement<Word, Word>{y, x});
+  }
+}
+
+template <class To, class From>
+void copy_converted(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
+  constexpr int N = 16 / static_cast<int>(std::max(sizeof(To), sizeof(From)));
+  To* y = args.y.as<To>();
+  const From* x = args.x.as<From>();
+  const bool packs = plan.count % N == 0 && pack_width(sizeof(To), {y}, {}) >= N &&
+                     pack_width(sizeof(From), {x}, {}) >= N;
+  if (plan.flat && packs) {
+    const int64_t count = plan.count / N;
+    convert_flat<N><<<stepping_blocks(count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
+        y, x, count);
+  } else {
+    for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
+                       cuda.stream()>>>(plan, ConvertElement<To, From>{y, x});
+  }
+}
+
+}  // namespace
+
+void run(Cuda& cuda, const Copy& args) {
+  const StridedPlan<2> plan(args.y.shape, {args.y.strides, args.x.strides});
+  if (plan.count == 0) return;
+  visit(AllTypes{}, args.y.dtype, [&](auto to) {
+    using To = typename decltype(to)::type;
+    if (args.x.dtype == args.y.dtype) {
+      return copy_words<word_t<static_cast<int>(sizeof(To))>>(cuda, args, plan);
+    }
+    visit(AllTypes{}, args.x.dtype, [&](auto from) {
+      using From = typename decltype(from)::type;
+      if constexpr (!std::is_same_v<To, From>) copy_converted<To, From>(cuda, args, plan);
+    });
+  });
+}
+
+void run(Cuda& cuda, const Fill& args) {
+  const StridedPlan<1> plan(args.y.shape, {args.y.strides});
+  if (plan.count == 0) return;
+  visit(AllTypes{}, args.y.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Word = word_t<static_cast<int>(sizeof(T))>;
+    constexpr int N = kFullPack<Word>;
+    const T value = convert_to<T>(args.value);
+    Word word;
+    std::memcpy(&word, &value, sizeof word);
+    Word* y = static_cast<Word*>(args.y.data);
+    if (plan.flat && plan.count % N == 0 && pack_width(sizeof(Word), {y}, {}) == N) {
+      const int64_t packs = plan.count / N;
+      fill_flat<<<stepping_blocks(packs, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
+          y, word, packs);
+    } else {
+      for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
+                         cuda.stream()>>>(plan, FillElement<Word>{y, word});
+    }
+  });
+}
+
+}  // namespace gradus
