@@ -19,9 +19,10 @@ struct ByOrder {
   bool operator()(const StatePtr& a, const StatePtr& b) const { return order_of(a) < order_of(b); }
 };
 
-// Whether nothing but `tensor` itself can see its memory.
+// Whether a gradient may be added to in place, or kept as it is: nobody else sees it, and no
+// element of it stands for several.
 bool is_sole_owner(const Tensor& tensor) {
-  return tensor.storage().use_count() == 1 &&
+  return tensor.is_sole_owner() &&
          (tensor.is_contiguous() || tensor.is_contiguous(MemoryFormat::channels_last));
 }
 

@@ -10,4 +10,8 @@ DType parse_dtype(std::string_view text) {
        text);
 }
 
+void detail::fail_visit(DType dtype) {
+  fail(ErrorCode::unsupported, "visit", "no case for dtype ", dtype);
+}
+
 }  // namespace gradus

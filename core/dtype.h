@@ -127,11 +127,16 @@ constexpr DTypeSet dtype_set(TypeList<Ts...>) {
 inline constexpr DTypeSet kFloating = dtype_set(Floating{});
 inline constexpr DTypeSet kAllDTypes = dtype_set(AllTypes{});
 
+namespace detail {
+// Out of line: cpu/ files must not define symbols that they share between instruction sets.
+[[noreturn]] void fail_visit(DType dtype);
+}  // namespace detail
+
 // Calls f(Type<T>{}) for the T of the list that `dtype` names; throws unsupported if none does.
 template <class... Ts, class F>
 void visit(TypeList<Ts...>, DType dtype, F&& f) {
   const bool found = ((dtype == dtype_of<Ts> ? (f(Type<Ts>{}), true) : false) || ...);
-  if (!found) fail(ErrorCode::unsupported, "visit", "no case for dtype ", dtype);
+  if (!found) detail::fail_visit(dtype);
 }
 
 }  // namespace gradus

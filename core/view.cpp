@@ -2,6 +2,10 @@
 
 namespace gradus {
 
+void detail::fail_view(DType expected, DType got) {
+  fail(ErrorCode::internal, "view", "expected ", expected, ", got ", got);
+}
+
 std::string to_string(const AnyView& view) {
   if (!view.given) return "(not given)";
   return concat(view.dtype, view.shape, "@", view.device);

@@ -7,6 +7,10 @@
 
 namespace gradus {
 
+namespace detail {
+[[noreturn]] void fail_view(DType expected, DType got);
+}
+
 // A tensor without its type or owner. A default-constructed view is "not given": an absent bias,
 // or a gradient that nobody wants. A given view may still hold zero elements.
 struct AnyView {
@@ -29,9 +33,7 @@ struct AnyView {
   template <class T>
   T* as() const {
     if (!given) return nullptr;
-    if (dtype != dtype_of<T>) {
-      fail(ErrorCode::internal, "view", "expected ", dtype_of<T>, ", got ", dtype);
-    }
+    if (dtype != dtype_of<T>) detail::fail_view(dtype_of<T>, dtype);
     return static_cast<T*>(data);
   }
 };

@@ -12,7 +12,7 @@ namespace gradus {
 //   mul:      da = dy b,     db = dy a
 //   div:      da = dy / b,   db = -dy a / b^2
 //
-// y may be a itself (same data and strides): the tape adds gradients so.
+// y may be a or b itself (same data and strides): the tape adds gradients so.
 struct Arithmetic {
   enum class Kind : uint8_t { add, sub, mul, div };
 
@@ -22,7 +22,7 @@ struct Arithmetic {
   Kind kind = Kind::add;
   AnyView a;  // the shape of y, or broadcasts to it
   AnyView b;  // the shape of y, or broadcasts to it
-  AnyView y;  // dense
+  AnyView y;  // any strides, no element twice
   double alpha = 1.0;
 
   DType dtype() const { return y.dtype; }
@@ -39,7 +39,7 @@ struct Affine {
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   AnyView x;  // any shape and strides
-  AnyView y;  // the shape of x, dense; may be x itself
+  AnyView y;  // the shape of x, any strides, no element twice; may be x itself
   double scale = 1.0;
   double shift = 0.0;
 

@@ -1,0 +1,213 @@
+// add, sub, mul, div and affine: values, broadcasting, gradients, empty tensors, refusals.
+#include "autograd/ops/arithmetic.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops/sum.h"
+#include "tests/support/expect_error.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+
+Tensor f64(const Values& values, const Shape& shape) {
+  return Tensor::from_vector<double>(values, shape);
+}
+
+Tensor leaf(const Values& values, const Shape& shape) {
+  return f64(values, shape).set_requires_grad(true);
+}
+
+TEST(Arithmetic, ComputesEachKindInEveryDtype) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    const Tensor a = f64({1, -2, 3, 8}, {4}).to(dtype), b = f64({4, 0.5, -1, 2}, {4}).to(dtype);
+    EXPECT_EQ((a + b).dtype(), dtype);
+    EXPECT_EQ((a + b).to_vector<double>(), (Values{5, -1.5, 2, 10})) << to_string(dtype);
+    EXPECT_EQ((a - b).to_vector<double>(), (Values{-3, -2.5, 4, 6})) << to_string(dtype);
+    EXPECT_EQ((a * b).to_vector<double>(), (Values{4, -1, -3, 16})) << to_string(dtype);
+    EXPECT_EQ((a / b).to_vector<double>(), (Values{0.25, -4, -3, 4})) << to_string(dtype);
+    EXPECT_EQ(add(a, b, 2).to_vector<double>(), (Values{9, -1, 1, 12})) << to_string(dtype);
+    EXPECT_EQ(sub(a, b, 2).to_vector<double>(), (Values{-7, -3, 5, 4})) << to_string(dtype);
+    EXPECT_EQ(affine(a, 2, -1).to_vector<double>(), (Values{1, -5, 5, 15})) << to_string(dtype);
+  }
+}
+
+TEST(Arithmetic, ComputesWithNumbers) {
+  const Tensor x = f64({1, 2, -4}, {3});
+  EXPECT_EQ((x + 1).to_vector<double>(), (Values{2, 3, -3}));
+  EXPECT_EQ((1 + x).to_vector<double>(), (Values{2, 3, -3}));
+  EXPECT_EQ((x - 1).to_vector<double>(), (Values{0, 1, -5}));
+  EXPECT_EQ((1 - x).to_vector<double>(), (Values{0, -1, 5}));
+  EXPECT_EQ((x * 3).to_vector<double>(), (Values{3, 6, -12}));
+  EXPECT_EQ((3 * x).to_vector<double>(), (Values{3, 6, -12}));
+  EXPECT_EQ((x / 4).to_vector<double>(), (Values{0.25, 0.5, -1}));
+  EXPECT_EQ((8 / x).to_vector<double>(), (Values{8, 4, -2}));
+  EXPECT_EQ((-x).to_vector<double>(), (Values{-1, -2, 4}));
+}
+
+TEST(Arithmetic, DividesByANumberWithOneRounding) {
+  const Tensor x = Tensor::from_vector<float>({5, 7, 11}, {3});
+  EXPECT_EQ((x / 3).to_vector<float>(), (std::vector<float>{5.f / 3.f, 7.f / 3.f, 11.f / 3.f}));
+}
+
+TEST(Arithmetic, RoundsSixteenBitResultsOnce) {
+  // 2049 is a tie in f16; the sum with 2^-12 lies above it and must round up.
+  const Tensor a = f64({2048}, {1}).to(DType::f16), b = f64({1 + 0x1p-10}, {1}).to(DType::f16);
+  EXPECT_EQ((a + b).item<double>(), 2050);
+}
+
+TEST(Arithmetic, Broadcasts) {
+  const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ((a + f64({10, 20, 30}, {3})).to_vector<double>(), (Values{11, 22, 33, 14, 25, 36}));
+  EXPECT_EQ((a + f64({10, 20}, {2, 1})).to_vector<double>(), (Values{11, 12, 13, 24, 25, 26}));
+  EXPECT_EQ((f64({10}, {}) - a).to_vector<double>(), (Values{9, 8, 7, 6, 5, 4}));
+  const Tensor outer = f64({1, 2}, {2, 1}) * f64({3, 4, 5}, {1, 3});
+  EXPECT_EQ(outer.shape(), (Shape{2, 3}));
+  EXPECT_EQ(outer.to_vector<double>(), (Values{3, 4, 5, 6, 8, 10}));
+  EXPECT_ERROR(a + f64({1, 2}, {2}), ErrorCode::invalid_argument, "add: shapes [2,3] and [2]");
+}
+
+TEST(Arithmetic, ReadsAnyStrides) {
+  const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ((a.transpose(0, 1) + f64({1, 2, 3, 4, 5, 6}, {3, 2})).to_vector<double>(),
+            (Values{2, 6, 5, 9, 8, 12}));
+  EXPECT_EQ((a.slice(1, 0, 3, 2) * a.slice(1, 1, 3)).to_vector<double>(), (Values{2, 9, 20, 36}));
+}
+
+TEST(Arithmetic, KeepsChannelsLast) {
+  const Tensor x = Tensor::full({2, 3, 4, 5}, 2, {.format = MemoryFormat::channels_last});
+  const Tensor bias = Tensor::from_vector<float>({1, 2, 3}, {3, 1, 1});
+  EXPECT_TRUE((x + bias).is_contiguous(MemoryFormat::channels_last));
+  EXPECT_TRUE((bias + x).is_contiguous(MemoryFormat::channels_last));
+  EXPECT_TRUE((-x).is_contiguous(MemoryFormat::channels_last));
+  EXPECT_EQ((x + bias).to_vector<float>(), (x.contiguous() + bias).contiguous().to_vector<float>());
+}
+
+TEST(Arithmetic, LongRowsAndManyRowsAreCovered) {
+  // More than one tile along the row, and more rows than one tile.
+  for (const Shape& shape : {Shape{3, 40001}, Shape{40001, 3}, Shape{100003}}) {
+    std::vector<double> values(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    const Tensor x = f64(values, shape);
+    const std::vector<double> doubled = (x + x).to_vector<double>();
+    const std::vector<double> shifted = (x + f64({0.5}, {1})).to_vector<double>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(doubled[i], 2 * values[i]);
+      ASSERT_EQ(shifted[i], values[i] + 0.5);
+    }
+  }
+}
+
+TEST(Arithmetic, PassesNanAndInfinity) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor a = f64({inf, -inf, inf, 0}, {4}), b = f64({1, 1, -inf, 0}, {4});
+  const Values sum = (a + b).to_vector<double>(), quotient = (a / b).to_vector<double>();
+  EXPECT_EQ(sum[0], inf);
+  EXPECT_EQ(sum[1], -inf);
+  EXPECT_TRUE(std::isnan(sum[2]));
+  EXPECT_TRUE(std::isnan(quotient[3]));
+}
+
+TEST(Arithmetic, GradientsOfAddAndSub) {
+  Tensor a = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({5, 6}, {2});
+  const Tensor dy = f64({1, 10, 100, 1000}, {2, 2});
+  add(a, b, 3).backward(dy);
+  EXPECT_EQ(a.grad().to_vector<double>(), (Values{1, 10, 100, 1000}));
+  EXPECT_EQ(b.grad().to_vector<double>(), (Values{303, 3030}));
+  a.zero_grad();
+  b.zero_grad();
+  sub(b, a).backward(dy);
+  EXPECT_EQ(a.grad().to_vector<double>(), (Values{-1, -10, -100, -1000}));
+  EXPECT_EQ(b.grad().to_vector<double>(), (Values{101, 1010}));
+}
+
+TEST(Arithmetic, GradientsOfMulAndDiv) {
+  Tensor a = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({2, 4}, {2, 1});
+  const Tensor dy = f64({1, 10, 100, 1000}, {2, 2});
+  mul(a, b).backward(dy);
+  EXPECT_EQ(a.grad().to_vector<double>(), (Values{2, 20, 400, 4000}));
+  EXPECT_EQ(b.grad().to_vector<double>(), (Values{21, 4300}));
+  a.zero_grad();
+  b.zero_grad();
+  div(a, b).backward(dy);
+  EXPECT_EQ(a.grad().to_vector<double>(), (Values{0.5, 5, 25, 250}));
+  EXPECT_EQ(b.grad().to_vector<double>(), (Values{-(1 + 20) / 4., -(300 + 4000) / 16.}));
+}
+
+TEST(Arithmetic, GradientsOfNumbers) {
+  const Tensor x = leaf({1, 2}, {2});
+  sum(3 * x - 1 + (1 - x) + x / 4 + 8 / x - (-x)).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (Values{3 - 1 + 0.25 - 8 + 1, 3 - 1 + 0.25 - 2 + 1}));
+}
+
+// Only the operands that ask for a gradient get one, and the others' work is skipped.
+TEST(Arithmetic, FrozenOperandsGetNoGradient) {
+  using Function = Tensor (*)(const Tensor&, const Tensor&);
+  const Function functions[] = {
+      [](const Tensor& a, const Tensor& b) { return add(a, b); },
+      [](const Tensor& a, const Tensor& b) { return sub(a, b); },
+      [](const Tensor& a, const Tensor& b) { return mul(a, b); },
+      [](const Tensor& a, const Tensor& b) { return div(a, b); },
+  };
+  for (const Function f : functions) {
+    Values grads[2];
+    for (int mask = 3; mask >= 0; --mask) {
+      Tensor a = f64({1, 2}, {2}), b = f64({3, 5}, {2});
+      a.set_requires_grad(mask & 1);
+      b.set_requires_grad(mask & 2);
+      const Tensor y = f(a, b);
+      EXPECT_EQ(y.requires_grad(), mask != 0);
+      if (mask == 0) {
+        EXPECT_ERROR(y.backward(f64({1, 7}, {2})), ErrorCode::autograd, "expected a tensor with");
+        continue;
+      }
+      y.backward(f64({1, 7}, {2}));
+      EXPECT_EQ(a.grad().defined(), (mask & 1) != 0);
+      EXPECT_EQ(b.grad().defined(), (mask & 2) != 0);
+      if (mask == 3) {
+        grads[0] = a.grad().to_vector<double>();
+        grads[1] = b.grad().to_vector<double>();
+      } else {
+        const Tensor& wanted = mask & 1 ? a : b;
+        EXPECT_EQ(wanted.grad().to_vector<double>(), grads[mask & 1 ? 0 : 1]);
+      }
+    }
+  }
+}
+
+TEST(Arithmetic, EmptyTensors) {
+  for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+      Tensor a = Tensor::empty(shape, {.dtype = dtype}), b = Tensor::empty(shape, {.dtype = dtype});
+      a.set_requires_grad(true);
+      b.set_requires_grad(true);
+      const Tensor y = 2 * (a + b) * (a - b) / b;
+      EXPECT_EQ(y.shape(), shape);
+      y.backward(Tensor::empty(shape, {.dtype = dtype}));
+      EXPECT_EQ(a.grad().shape(), shape);
+      EXPECT_EQ(b.grad().shape(), shape);
+    }
+  }
+  // An operand repeated along an empty axis has gradient 0, not garbage.
+  const Tensor row = leaf({1, 2, 3}, {3});
+  (Tensor::empty({0, 3}, {.dtype = DType::f64}) * row)
+      .backward(Tensor::empty({0, 3}, {.dtype = DType::f64}));
+  EXPECT_EQ(row.grad().to_vector<double>(), (Values{0, 0, 0}));
+}
+
+TEST(Arithmetic, RefusesMixedAndIntegerDtypes) {
+  const Tensor a = Tensor::ones({2}), b = Tensor::ones({2}, {.dtype = DType::f16});
+  EXPECT_ERROR(a + b, ErrorCode::invalid_argument,
+               "add: expected two tensors of one floating dtype, got f32[2]@cpu and f16[2]@cpu");
+  EXPECT_ERROR(a / b, ErrorCode::invalid_argument, "div: ");
+  const Tensor i = Tensor::ones({2}, {.dtype = DType::i64});
+  EXPECT_ERROR(i * i, ErrorCode::invalid_argument, "mul: ", "i64[2]@cpu");
+  EXPECT_ERROR(i * 2, ErrorCode::invalid_argument, "affine: ", "i64[2]@cpu");
+}
+
+}  // namespace
+}  // namespace gradus
