@@ -61,6 +61,7 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& target) {
     }
     if (placed != run_extent) return std::nullopt;
   }
+  while (to >= 0 && target[to] == 1) --to;  // x of rank 0
   return to < 0 ? std::optional(result) : std::nullopt;
 }
 
