@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Which ops have passed their GPU tests in their present form.
+
+  scripts/gpu_results.py record [--build build] [OP...]   on a machine with a GPU: runs the tests
+                                                          with Cuda in their name, notes those ops
+                                                          that pass in bench/results/cuda.json
+  scripts/gpu_results.py stale                            lists the ops whose sources have changed
+                                                          since, or that never passed
+
+The sources of an op are cuda/OP.cu, its contract core/ops/OP.h, and every .cuh and contract that
+they include, directly or not. A note holds their hash, the card, the date and the number of tests.
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results/cuda.json"
+
+
+def ops():
+    listed = re.findall(r"^gradus_add_op\((\w+)", (ROOT / "CMakeLists.txt").read_text(), re.M)
+    return [op for op in listed if (ROOT / f"cuda/{op}.cu").exists()]
+
+
+def sources(op):
+    """The op's own files and what they include, sorted."""
+    found, waiting = set(), [f"cuda/{op}.cu", f"core/ops/{op}.h"]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not (ROOT / path).exists():
+            continue
+        found.add(path)
+        included = re.findall(r'^\s*#\s*include "([^"]+)"', (ROOT / path).read_text(), re.M)
+        waiting += [i for i in included if i.endswith(".cuh") or i.startswith("core/ops/")]
+    return sorted(found)
+
+
+def hash_of(op):
+    digest = hashlib.sha256()
+    for path in sources(op):
+        digest.update(path.encode() + b"\0" + (ROOT / path).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def read_results():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"schema": 1, "ops": {}}
+
+
+def run_tests(program):
+    """(tests that ran and passed, why the program does not count as passed or None)."""
+    if not program.exists():
+        return 0, "it has no test program"
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "report.json"
+        status = subprocess.run([program, "--gtest_filter=*Cuda*", f"--gtest_output=json:{report}"],
+                                stdout=subprocess.DEVNULL).returncode
+        if not report.exists():
+            return 0, f"its test program ended with status {status} and no report"
+        suites = json.loads(report.read_text())["testsuites"]
+    tests = [test for suite in suites for test in suite["testsuite"] if test["status"] == "RUN"]
+    failed = [test["name"] for test in tests if "failures" in test]
+    skipped = [test["name"] for test in tests if test["result"] == "SKIPPED"]
+    if status != 0 or failed:
+        return 0, f"status {status}, failed: {' '.join(failed)}"
+    if skipped:
+        return 0, f"skipped: {' '.join(skipped)}"
+    return len(tests), None if tests else "no test with Cuda in its name"
+
+
+def record(build, wanted):
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    card = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
+    results = read_results()
+    missed = 0
+    for op in wanted or ops():
+        count, problem = run_tests(build / "tests" / f"{op}_test")
+        print(f"{op}: {problem or f'{count} GPU tests passed on {card}'}", flush=True)
+        if problem:
+            missed += 1
+            results["ops"].pop(op, None)
+            continue
+        results["ops"][op] = {"hash": hash_of(op), "card": card, "tests": count,
+                              "date": datetime.date.today().isoformat()}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    return 1 if missed else 0
+
+
+def stale():
+    recorded = read_results()["ops"]
+    lines = []
+    for op in ops():
+        note = recorded.get(op)
+        if note is None:
+            lines.append(f"  {op}: its GPU tests have never been recorded as passed")
+        elif note["hash"] != hash_of(op):
+            lines.append(f"  {op}: changed since it passed on {note['card']}, {note['date']}")
+    print(f"GPU results: {len(lines)} of {len(ops())} ops are stale")
+    print("\n".join(lines))
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    recording.add_argument("ops", nargs="*", metavar="OP")
+    commands.add_parser("stale")
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        return record(arguments.build.resolve(), arguments.ops)
+    return stale()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
