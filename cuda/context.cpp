@@ -94,6 +94,14 @@ void wait_for_owner(Cuda& cuda, const void* data) {
 
 std::vector<CudaDeviceInfo> cuda_devices() { return devices(); }
 
+CudaVersions cuda_versions() {
+  CudaVersions versions;
+  cuda_check(cudaRuntimeGetVersion(&versions.runtime), "cuda");
+  cuda_check(cudaDriverGetVersion(&versions.driver), "cuda");
+  versions.cublas_lt = static_cast<int64_t>(cublasLtGetVersion());
+  return versions;
+}
+
 CUstream_st* detail::thread_stream(int device) {
   if (t_contexts == nullptr) return nullptr;
   const auto& context = t_contexts->list[static_cast<size_t>(device)];

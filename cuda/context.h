@@ -26,6 +26,15 @@ struct CudaDeviceInfo {
 // The GPUs that the driver shows; empty without a GPU or a driver.
 std::vector<CudaDeviceInfo> cuda_devices();
 
+// Versions of the libraries in use, as they count themselves: 13000 is CUDA 13.0, 130002 cuBLASLt
+// 13.0.2. The driver's is 0 without a driver.
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+  int64_t cublas_lt = 0;
+};
+CudaVersions cuda_versions();
+
 class CudaAllocator;  // cuda/allocator.h
 
 // Made by cuda(index) only, one per thread and device, and ended with the thread.

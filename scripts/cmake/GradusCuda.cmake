@@ -8,8 +8,11 @@ if(NOT GRADUS_CUDA)
 elseif(GRADUS_SANITIZE)
   set(reason "the host sanitizers do not work with the CUDA driver")
 else()
-  # The architectures of the GPUs present, else Ampere and Hopper with PTX for what comes later.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  # What CMAKE_CUDA_ARCHITECTURES or the environment variable CUDAARCHS asks for, else those of the
+  # GPUs present, else Ampere and Hopper with PTX for what comes later.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND DEFINED ENV{CUDAARCHS})
+    set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS} CACHE STRING "CUDA architectures")
+  elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     find_program(NVIDIA_SMI nvidia-smi)
     set(gpus "")
     if(NVIDIA_SMI)
