@@ -41,7 +41,9 @@ foreach(isa IN LISTS GRADUS_ISAS)
   target_link_libraries(gradus_cpu_${isa} PRIVATE gradus_options Eigen3::Eigen Threads::Threads)
   # -fno-math-errno and -fno-trapping-math change no result; they let loops be vectorised.
   target_compile_options(gradus_cpu_${isa} PRIVATE ${GRADUS_ISA_FLAGS_${isa}}
-    -ffp-contract=fast -fno-math-errno -fno-trapping-math -fvisibility-inlines-hidden)
+    -ffp-contract=fast -fno-math-errno -fno-trapping-math -fvisibility-inlines-hidden
+    # Vectors never cross a call that is not inlined; g++ 12's own AVX-512 header warns of itself.
+    -Wno-psabi -Wno-maybe-uninitialized)
   target_compile_definitions(gradus_cpu_${isa} PRIVATE GRADUS_ISA=${isa} GRADUS_ISA_${isa}
                              EIGEN_DONT_PARALLELIZE)
   target_sources(gradus PRIVATE $<TARGET_OBJECTS:gradus_cpu_${isa}>)
