@@ -34,6 +34,9 @@ Device device_of(const Cpu&);
 Device device_of(const Cuda&);
 std::shared_ptr<Allocator> allocator_of(Cpu&);
 std::shared_ptr<Allocator> allocator_of(Cuda&);
+// Puts another allocator in its place, for tests.
+void set_allocator(Cpu&, std::shared_ptr<Allocator>);
+void set_allocator(Cuda&, std::shared_ptr<Allocator>);
 void synchronize(Cpu&);
 void synchronize(Cuda&);
 // Around each launch: refuse after a sticky error and open a profiler range; close it and report a

@@ -4,6 +4,8 @@
 
 namespace gradus {
 
+Error::~Error() = default;
+
 std::string_view to_string(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument:

@@ -29,6 +29,9 @@ std::string_view to_string(ErrorCode code);
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  Error(const Error&) = default;
+  Error& operator=(const Error&) = default;
+  ~Error() override;  // out of line, so that only error.cpp holds the class's tables
   ErrorCode code() const { return code_; }
 
  private:

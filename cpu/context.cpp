@@ -211,6 +211,9 @@ Cpu& cpu() {
 
 Device device_of(const Cpu&) { return kCpu; }
 std::shared_ptr<Allocator> allocator_of(Cpu& context) { return context.allocator(); }
+void set_allocator(Cpu& context, std::shared_ptr<Allocator> allocator) {
+  context.set_allocator(std::move(allocator));
+}
 void synchronize(Cpu&) {}
 void begin_launch(Cpu&, std::string_view) {}
 void end_launch(Cpu&, std::string_view) {}

@@ -58,4 +58,55 @@ inline int pack_width(int64_t element, std::initializer_list<const void*> pointe
   return 1;
 }
 
+// Blocks that fill any current card a few times over; chunk counts aim at it.
+inline constexpr int64_t kTargetBlocks = 1024;
+
+// Batch normalization over contiguous tensors: the n rows of s elements of a channel are cut into
+// segments of at most kSegment elements; a block takes a run of segments, a warp one at a time.
+struct BatchNormRows {
+  static constexpr int64_t kSegment = 4096;
+  int64_t segments_per_row;
+  int64_t segments;   // n · segments_per_row
+  int64_t chunks;     // blocks per channel
+  int64_t per_chunk;  // segments of one block
+};
+
+inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s) {
+  BatchNormRows plan{};
+  plan.segments_per_row = std::max<int64_t>(1, ceil_div(s, BatchNormRows::kSegment));
+  plan.segments = n * plan.segments_per_row;
+  const int64_t wanted = ceil_div(kTargetBlocks, c);
+  const int64_t useful = ceil_div(n * s, 4096);  // a block should have this many elements at least
+  const int64_t chunks =
+      std::clamp<int64_t>(std::min(wanted, useful), 1, std::max<int64_t>(plan.segments, 1));
+  plan.per_chunk = std::max<int64_t>(1, ceil_div(plan.segments, chunks));
+  plan.chunks = std::max<int64_t>(1, ceil_div(plan.segments, plan.per_chunk));
+  return plan;
+}
+
+// The same over channels-last tensors, m rows of c channels: a block has `lanes` threads across the
+// channels (each `width` channels wide) and kThreads / lanes across the rows.
+struct BatchNormColumns {
+  static constexpr int kThreads = 256;
+  int lanes;               // a power of two, at most 32
+  int64_t channel_blocks;  // blocks across the channels
+  int64_t chunks;          // blocks across the rows
+  int64_t rows_per_chunk;
+};
+
+inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width) {
+  BatchNormColumns plan{};
+  const int64_t vectors = ceil_div(c, width);
+  plan.lanes = 1;
+  while (plan.lanes < 32 && plan.lanes < vectors) plan.lanes *= 2;
+  plan.channel_blocks = std::max<int64_t>(1, ceil_div(vectors, plan.lanes));
+  const int64_t rows_at_once = BatchNormColumns::kThreads / plan.lanes;
+  const int64_t wanted = ceil_div(kTargetBlocks, plan.channel_blocks);
+  const int64_t useful = ceil_div(m, 8 * rows_at_once);
+  const int64_t chunks = std::max<int64_t>(1, std::min(wanted, useful));
+  plan.rows_per_chunk = std::max<int64_t>(1, ceil_div(m, chunks));
+  plan.chunks = std::max<int64_t>(1, ceil_div(m, plan.rows_per_chunk));
+  return plan;
+}
+
 }  // namespace gradus

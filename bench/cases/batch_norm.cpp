@@ -1,0 +1,122 @@
+#include "autograd/ops/batch_norm.h"
+
+#include "bench/cases/op_case.h"
+
+namespace gradus {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+struct Variant {
+  std::string name;
+  Shape shape;
+  bool training = true;
+  bool affine = true;
+  bool channels_last = false;
+  double mean = 0.5;
+  double std = 2.0;
+};
+
+OpCase batch_norm_case(const Variant& v) {
+  const Shape per_channel{v.shape[1]};
+  OpCase result;
+  result.name = v.name;
+  result.inputs = {{.name = "x",
+                    .shape = v.shape,
+                    .mean = v.mean,
+                    .std = v.std,
+                    .channels_last = v.channels_last}};
+  if (v.affine) {
+    result.inputs.push_back(
+        {.name = "gamma", .shape = per_channel, .kind = CaseInput::Kind::parameter, .mean = 1.0});
+    result.inputs.push_back(
+        {.name = "beta", .shape = per_channel, .kind = CaseInput::Kind::parameter});
+  }
+  if (!v.training) {
+    result.inputs.push_back(
+        {.name = "running_mean", .shape = per_channel, .kind = CaseInput::Kind::state});
+    result.inputs.push_back({.name = "running_var",
+                             .shape = per_channel,
+                             .kind = CaseInput::Kind::state,
+                             .positive = true});
+  }
+  // Arguments of a call, given whichever container holds them; the state comes last.
+  const auto gamma = [v](auto in) { return v.affine ? in[1] : std::decay_t<decltype(in[0])>(); };
+  const auto beta = [v](auto in) { return v.affine ? in[2] : std::decay_t<decltype(in[0])>(); };
+
+  result.forward = [v, gamma, beta](std::span<const Tensor> in) {
+    BatchNormState state;
+    if (!v.training) state = {.running_mean = in[in.size() - 2], .running_var = in[in.size() - 1]};
+    return batch_norm(in[0], gamma(in), beta(in), state, {.training = v.training, .eps = kEps});
+  };
+  result.reference = [v, gamma, beta](std::span<const ref::Array> in) {
+    if (v.training) return ref::batch_norm_train(in[0], gamma(in), beta(in), kEps).y;
+    return ref::batch_norm_eval(in[0], gamma(in), beta(in), kEps, in[in.size() - 2],
+                                in[in.size() - 1]);
+  };
+  result.reference_backward = [v, gamma](std::span<const ref::Array> in, const ref::Array& dy) {
+    ref::BatchNormGradients g =
+        v.training ? ref::batch_norm_train_backward(in[0], gamma(in), dy, kEps)
+                   : ref::batch_norm_eval_backward(in[0], gamma(in), dy, kEps, in[in.size() - 2],
+                                                   in[in.size() - 1]);
+    std::vector<ref::Array> grads{g.dx};
+    if (v.affine) grads.insert(grads.end(), {g.dgamma, g.dbeta});
+    return grads;
+  };
+  result.reduction = v.shape.numel() / v.shape[1];
+  // Far from 0, each x - mean is exact to half an ulp of the mean only.
+  result.scale = std::abs(v.mean) > 10 * v.std ? std::abs(v.mean) / v.std : 0;
+  return result;
+}
+
+OpCase benchmark_case(std::string name, Shape shape, bool training, bool channels_last) {
+  OpCase result = batch_norm_case({.name = std::move(name),
+                                   .shape = shape,
+                                   .training = training,
+                                   .channels_last = channels_last});
+  result.benchmark = true;
+  return result;
+}
+
+}  // namespace
+
+std::vector<OpCase> batch_norm_cases() {
+  const Variant variants[] = {
+      {.name = "train_tiny", .shape = {2, 2, 1, 3}},
+      {.name = "train_2d", .shape = {7, 5}},
+      {.name = "train_2d_wide", .shape = {5, 131}},
+      {.name = "train_3d", .shape = {3, 4, 11}},
+      {.name = "train_nchw", .shape = {4, 3, 5, 7}},
+      {.name = "train_nchw_aligned", .shape = {3, 4, 8, 8}},
+      {.name = "train_5d", .shape = {2, 3, 2, 3, 4}},
+      {.name = "train_channels_last", .shape = {4, 3, 5, 7}, .channels_last = true},
+      {.name = "train_channels_last_aligned", .shape = {3, 32, 6, 6}, .channels_last = true},
+      {.name = "train_channels_last_wide", .shape = {2, 75, 9, 9}, .channels_last = true},
+      {.name = "train_plain", .shape = {4, 3, 5, 7}, .affine = false},
+      {.name = "train_offset", .shape = {4, 3, 16, 16}, .mean = 1e4, .std = 1},
+      {.name = "train_long", .shape = {2, 2, 96, 121}},
+      {.name = "train_many_rows", .shape = {300, 8, 6, 6}, .channels_last = true},
+      {.name = "eval_tiny", .shape = {2, 2, 1, 3}, .training = false},
+      {.name = "eval_nchw", .shape = {4, 3, 5, 7}, .training = false},
+      {.name = "eval_channels_last",
+       .shape = {4, 19, 5, 7},
+       .training = false,
+       .channels_last = true},
+      {.name = "eval_plain", .shape = {3, 4, 11}, .training = false, .affine = false},
+  };
+  std::vector<OpCase> cases;
+  for (const Variant& variant : variants) cases.push_back(batch_norm_case(variant));
+  for (const bool channels_last : {false, true}) {
+    const std::string format = channels_last ? "_channels_last" : "_nchw";
+    for (const bool training : {true, false}) {
+      const std::string mode = training ? "train" : "eval";
+      cases.push_back(
+          benchmark_case(mode + format + "_cold", {256, 128, 56, 56}, training, channels_last));
+      cases.push_back(
+          benchmark_case(mode + format + "_warm", {128, 64, 32, 32}, training, channels_last));
+    }
+  }
+  return cases;
+}
+
+}  // namespace gradus

@@ -1,0 +1,212 @@
+#include "tests/support/op_modes.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "autograd/grad_mode.h"
+#include "core/launch.h"
+#include "cpu/context.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/guard_allocator.h"
+#if GRADUS_HAS_CUDA
+#include "cuda/context.h"
+#endif
+
+namespace gradus {
+namespace {
+
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+DType dtype_of_input(const CaseInput& input, DType dtype) {
+  switch (input.kind) {
+    case CaseInput::Kind::value:
+      return dtype;
+    case CaseInput::Kind::parameter:
+    case CaseInput::Kind::state:
+      return acc_dtype(dtype);
+    case CaseInput::Kind::label:
+      return DType::i64;
+  }
+  return dtype;
+}
+
+bool is_differentiable(const CaseInput& input) {
+  return input.kind == CaseInput::Kind::value || input.kind == CaseInput::Kind::parameter;
+}
+
+ref::Array to_array(const Tensor& tensor) { return {tensor.shape(), tensor.to_vector<double>()}; }
+
+// The bytes of a tensor in row-major order.
+std::vector<char> bits(const Tensor& tensor) {
+  const Tensor host = tensor.detach().to(kCpu).contiguous();
+  std::vector<char> bytes(static_cast<size_t>(host.nbytes()));
+  if (!bytes.empty()) std::memcpy(bytes.data(), host.raw().data, bytes.size());
+  return bytes;
+}
+
+void expect_same_bits(const CaseRun& a, const CaseRun& b, std::string_view what) {
+  EXPECT_TRUE(bits(a.y) == bits(b.y)) << "y differs between " << what;
+  for (size_t i = 0; i < a.grads.size(); ++i) {
+    EXPECT_TRUE(bits(a.grads[i]) == bits(b.grads[i]))
+        << "gradient " << i << " differs between " << what;
+  }
+}
+
+void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
+  SCOPED_TRACE(std::string(to_string(dtype)));
+  const std::vector<ref::Array> arrays = draw_inputs(op_case, dtype, 1);
+  const ref::Array want = op_case.reference(arrays);
+  const DType y_dtype = op_case.forward(make_inputs(op_case, arrays, dtype, device)).dtype();
+  const ref::Array dy =
+      op_case.reference_backward ? draw_upstream(want.shape, y_dtype, 2) : ref::Array();
+  const CaseRun got = run_case(op_case, arrays, dy, dtype, device);
+  ASSERT_EQ(to_string(got.y.shape()), to_string(want.shape));
+  EXPECT_TRUE(
+      agrees(got.y.to_vector<double>(), want.data, y_dtype, op_case.reduction, op_case.scale))
+      << "y";
+  if (!op_case.reference_backward) return;
+  const std::vector<ref::Array> want_grads = op_case.reference_backward(arrays, dy);
+  ASSERT_EQ(got.grads.size(), want_grads.size());
+  size_t i = 0;
+  for (const CaseInput& input : op_case.inputs) {
+    if (!is_differentiable(input)) continue;
+    EXPECT_TRUE(agrees(got.grads[i].to_vector<double>(), want_grads[i].data,
+                       dtype_of_input(input, dtype), op_case.reduction, op_case.scale))
+        << "gradient of " << input.name;
+    ++i;
+  }
+}
+
+}  // namespace
+
+bool has_gpu() {
+#if GRADUS_HAS_CUDA
+  return !cuda_devices().empty();
+#else
+  return false;
+#endif
+}
+
+std::vector<ref::Array> draw_inputs(const OpCase& op_case, DType dtype, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<ref::Array> arrays;
+  for (const CaseInput& input : op_case.inputs) {
+    ref::Array array = ref::zeros(input.shape);
+    for (double& value : array.data) {
+      if (input.kind == CaseInput::Kind::label) {
+        value = static_cast<double>(random() % static_cast<uint64_t>(input.classes));
+        continue;
+      }
+      value = input.mean + input.std * normal(random);
+      if (input.positive) value = std::abs(value) + 0.5;
+      value = round_to(value, dtype_of_input(input, dtype));
+    }
+    arrays.push_back(std::move(array));
+  }
+  return arrays;
+}
+
+ref::Array draw_upstream(const Shape& shape, DType dtype, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  ref::Array dy = ref::zeros(shape);
+  for (double& value : dy.data) value = round_to(normal(random), dtype);
+  return dy;
+}
+
+std::vector<Tensor> make_inputs(const OpCase& op_case, std::span<const ref::Array> arrays,
+                                DType dtype, Device device) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const CaseInput& input = op_case.inputs[i];
+    const auto format =
+        input.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+    Tensor tensor = Tensor::from_vector(
+        arrays[i].data, arrays[i].shape,
+        {.dtype = dtype_of_input(input, dtype), .device = device, .format = format});
+    if (is_differentiable(input)) tensor.set_requires_grad(true);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+CaseRun run_case(const OpCase& op_case, std::span<const ref::Array> arrays, const ref::Array& dy,
+                 DType dtype, Device device) {
+  std::vector<Tensor> inputs = make_inputs(op_case, arrays, dtype, device);
+  CaseRun run{.y = op_case.forward(inputs), .grads = {}};
+  if (dy.shape != run.y.shape() || !op_case.reference_backward) return run;
+  run.y.backward(
+      Tensor::from_vector(dy.data, dy.shape, {.dtype = run.y.dtype(), .device = device}));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (is_differentiable(op_case.inputs[i])) run.grads.push_back(inputs[i].grad());
+  }
+  return run;
+}
+
+void check_reference(const OpCase& op_case, Device device) {
+  if (device.type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  GuardAllocatorScope guard(device);
+  for (const DType dtype : kDTypes) check_one_dtype(op_case, dtype, device);
+  EXPECT_EQ(guard.damage(), "");
+}
+
+void check_repeat(const OpCase& op_case, Device device) {
+  if (device.type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  for (const DType dtype : kDTypes) {
+    SCOPED_TRACE(std::string(to_string(dtype)));
+    const std::vector<ref::Array> arrays = draw_inputs(op_case, dtype, 3);
+    const Tensor y = op_case.forward(make_inputs(op_case, arrays, dtype, device));
+    const ref::Array dy = draw_upstream(y.shape(), y.dtype(), 4);
+    const CaseRun first = run_case(op_case, arrays, dy, dtype, device);
+    expect_same_bits(first, run_case(op_case, arrays, dy, dtype, device), "two runs");
+    if (device.type == DeviceType::cuda) continue;
+    const int before = cpu().threads();
+    for (const int threads : {1, 2, 3}) {
+      cpu().set_threads(threads);
+      expect_same_bits(first, run_case(op_case, arrays, dy, dtype, device),
+                       concat(before, " and ", threads, " threads"));
+    }
+    cpu().set_threads(before);
+  }
+}
+
+void check_gradients(const OpCase& op_case) {
+  if (!op_case.reference_backward) GTEST_SKIP() << "not differentiable";
+  int64_t values = 0;
+  for (const CaseInput& input : op_case.inputs) values += input.shape.numel();
+  if (values > 600) GTEST_SKIP() << "too large for finite differences";
+  const std::vector<ref::Array> arrays = draw_inputs(op_case, DType::f64, 5);
+  const Tensor y = op_case.forward(make_inputs(op_case, arrays, DType::f64, kCpu));
+  const ref::Array dy = draw_upstream(y.shape(), DType::f64, 6);
+  const CaseRun run = run_case(op_case, arrays, dy, DType::f64, kCpu);
+  size_t gradient = 0;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    if (!is_differentiable(op_case.inputs[i])) continue;
+    const auto forward = [&](const ref::Array& x) {
+      std::vector<ref::Array> moved = arrays;
+      moved[i] = x;
+      const NoGradGuard no_grad;
+      return to_array(op_case.forward(make_inputs(op_case, moved, DType::f64, kCpu)));
+    };
+    const ref::Array want = ref::numeric_gradient(forward, arrays[i], dy);
+    const std::vector<double> got = run.grads[gradient++].to_vector<double>();
+    double largest = 0;
+    for (const double value : want.data) largest = std::max(largest, std::abs(value));
+    EXPECT_TRUE(largest > 1e-3 || want.data.empty())
+        << "no power: the gradient of " << op_case.inputs[i].name << " is near zero everywhere";
+    for (size_t k = 0; k < got.size(); ++k) {
+      ASSERT_NEAR(got[k], want.data[k], 1e-7 + 1e-6 * std::max(1.0, largest))
+          << op_case.inputs[i].name << "[" << k << "]";
+    }
+  }
+}
+
+std::vector<OpCase> test_cases_of(std::string_view op) {
+  std::vector<OpCase> cases = cases_of(op);
+  std::erase_if(cases, [](const OpCase& c) { return c.benchmark; });
+  return cases;
+}
+
+}  // namespace gradus
