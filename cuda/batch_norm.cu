@@ -12,9 +12,9 @@ namespace {
 // passes  1 moments (x read), 2 finish (per channel), 3 write (x read, y written)
 // bytes   fewest 2Eb; 3Eb when x does not fit L2
 // order   element-wise
-template <class T, int N, bool kColumns, class Divide>
+template <class T, int N, bool kColumns, class Divisor>
 __global__ void __launch_bounds__(256)
-    batch_norm_forward_write(const T* x, T* y, ChannelOf<Divide> channel_of, int64_t packs,
+    batch_norm_forward_write(const T* x, T* y, ChannelOf<Divisor> channel_of, int64_t packs,
                              ForwardTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
   if (terms.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*terms.batches;
@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(256)
 // passes  1 sums (x, dy read), 2 finish (per channel), 3 write (x, dy read, dx written)
 // bytes   fewest 3Eb; 5Eb when x and dy do not fit L2
 // order   element-wise
-template <class T, int N, bool kColumns, class Divide>
+template <class T, int N, bool kColumns, class Divisor>
 __global__ void __launch_bounds__(256)
-    batch_norm_backward_write(const T* x, const T* dy, T* dx, ChannelOf<Divide> channel_of,
+    batch_norm_backward_write(const T* x, const T* dy, T* dx, ChannelOf<Divisor> channel_of,
                               int64_t packs, BackwardTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < packs;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Calls f(constant N, constant kColumns, Divide) for the widest access that the shape and the
+// Calls f(constant N, constant kColumns, Divisor) for the widest access that the shape and the
 // pointers allow.
 template <class T, class F>
 void with_layout(const BatchNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
@@ -77,9 +77,9 @@ void with_layout(const BatchNormGeometry& g, std::initializer_list<const void*> 
   const auto with_width = [&](auto width) {
     const auto with_columns = [&](auto columns) {
       if (narrow_index) {
-        f(width, columns, FastDivide());
+        f(width, columns, FastDivisor());
       } else {
-        f(width, columns, WideDivide());
+        f(width, columns, WideDivisor());
       }
     };
     if (g.channels_last) {
@@ -95,12 +95,12 @@ void with_layout(const BatchNormGeometry& g, std::initializer_list<const void*> 
   }
 }
 
-template <class Divide>
-ChannelOf<Divide> channel_of(const BatchNormGeometry& g, int width) {
-  using Index = decltype(Divide().divisor);
+template <class Divisor>
+ChannelOf<Divisor> channel_of(const BatchNormGeometry& g, int width) {
+  using Index = decltype(Divisor().divisor);
   const int64_t inner = g.channels_last ? 1 : g.s / width;
   const int64_t outer = g.channels_last ? g.c / width : g.c;
-  return {Divide(static_cast<Index>(inner)), Divide(static_cast<Index>(outer))};
+  return {Divisor(static_cast<Index>(inner)), Divisor(static_cast<Index>(outer))};
 }
 
 template <class T>

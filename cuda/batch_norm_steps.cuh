@@ -4,20 +4,28 @@
 
 #include "core/ops/batch_norm.h"
 #include "cuda/context.h"
-#include "cuda/device/fast_divide.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/strided_plan.h"
 #include "cuda/device/vector.cuh"
 #include "cuda/plan.h"
 
 namespace gradus {
 
+// Division for tensors beyond 2^31 elements, where FastDivisor does not reach.
+struct WideDivisor {
+  int64_t divisor = 1;
+  WideDivisor() = default;
+  explicit WideDivisor(int64_t d) : divisor(d) {}
+  GRADUS_HD int64_t quotient(int64_t i) const { return i / divisor; }
+};
+
 // Channel of a pack of elements (for columns: of the pack's first channel, counted in packs).
-template <class Divide>
+template <class Divisor>
 struct ChannelOf {
-  Divide inner, outer;
+  Divisor inner, outer;
   __device__ __forceinline__ int64_t operator()(int64_t pack) const {
-    return static_cast<int64_t>(
-        outer.remainder(inner.quotient(static_cast<decltype(inner.divisor)>(pack))));
+    const auto row = inner.quotient(static_cast<decltype(inner.divisor)>(pack));
+    return static_cast<int64_t>(row - outer.quotient(row) * outer.divisor);
   }
 };
 
