@@ -1,0 +1,62 @@
+# `cmake --install`: the library, its public headers, the program and what find_package(gradus)
+# needs. Headers of ops are added by gradus_add_op(); tests/consumer fails when one is forgotten.
+
+target_sources(gradus PUBLIC
+  FILE_SET generated TYPE HEADERS BASE_DIRS ${PROJECT_BINARY_DIR}/generated
+  FILES ${PROJECT_BINARY_DIR}/generated/core/build_config.h
+  FILE_SET HEADERS
+  FILES
+    core/backend.h
+    core/device.h
+    core/dtype.h
+    core/error.h
+    core/half.h
+    core/host_device.h
+    core/launch.h
+    core/random.h
+    core/shape.h
+    core/storage.h
+    core/tensor.h
+    core/trace.h
+    core/view.h
+    core/ops/window.h
+    autograd/autocast.h
+    autograd/grad_mode.h
+    autograd/node.h
+    autograd/saved.h
+    autograd/tape.h
+    cpu/context.h
+    cuda/context.h
+    cuda/graph.h
+    nn/data/image_set.h
+    nn/io/npy.h
+    nn/io/safetensors.h
+)
+
+# Headers of core/, autograd/ and nn/ that stay inside.
+set(GRADUS_PRIVATE_HEADERS
+  nn/data/cifar10.h
+  nn/data/idx.h
+  nn/io/atomic_file.h
+  nn/io/byte_count.h
+  nn/io/file_descriptor.h
+  nn/io/input_file.h
+  nn/io/safetensors_dtype.h
+)
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(GRADUS_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/gradus)
+install(TARGETS gradus EXPORT gradusTargets
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradus
+        FILE_SET generated DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradus)
+install(EXPORT gradusTargets NAMESPACE gradus:: DESTINATION ${GRADUS_PACKAGE_DIR})
+configure_package_config_file(scripts/cmake/gradusConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/generated/gradusConfig.cmake INSTALL_DESTINATION ${GRADUS_PACKAGE_DIR})
+# Before 1.0 a minor version may break what an earlier one promised.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/gradusConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/gradusConfig.cmake
+              ${PROJECT_BINARY_DIR}/generated/gradusConfigVersion.cmake
+        DESTINATION ${GRADUS_PACKAGE_DIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
