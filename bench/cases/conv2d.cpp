@@ -81,7 +81,7 @@ std::vector<Conv> crossed() {
                                       .padding = {padding, (padding + turn) % 4},
                                       .dilation = {1 + turn % 3, 1 + turn / 3 % 2},
                                       .groups = groups};
-          const int64_t channels = groups * (1 + turn % 2), outputs = groups * (1 + turn / 2 % 3);
+          const int64_t channels = groups * (1 + turn % 2), outputs = groups * (2 + turn / 2 % 3);
           // Odd, and just large enough for the dilated kernel.
           const int64_t h = (options.dilation[0] * (kernel[0] - 1) + 2) | 1;
           const int64_t w = (options.dilation[1] * (kernel[1] - 1) + 4) | 1;

@@ -1,0 +1,133 @@
+// The two register blocks that every convolution comes down to: a few rows times one or two
+// vectors, summed in registers.
+#pragma once
+
+#include <array>
+
+#include "cpu/vector.h"
+
+namespace gradus::GRADUS_ISA {
+
+// Rows that a block of two vectors may have: its sums, two operands and a broadcast fill the
+// registers.
+inline constexpr int kBlockRows = kRegisters == 32 ? 14 : 6;
+
+// out[i, lanes] = init[lanes] + Σ over taps (r, s) and depth d of a[i, r, s, d] · w[r, s, d, lanes]
+template <class A>
+struct DotBlock {
+  const A* a;        // of row 0 at tap (0, 0)
+  int64_t a_row;     // from one row (an output pixel) to the next
+  int64_t r, s;      // taps
+  int64_t a_r, a_s;  // from one tap to the next
+  int64_t depth;     // consecutive values at each tap
+  const A* w;        // packed: a block's lanes for every (r, s, d), in that order
+  const A* init;     // lanes
+  A* out;            // of row 0
+  int64_t out_row;   // from one row to the next
+};
+
+template <class A, int P, int V>
+void dot_block(const DotBlock<A>& g) {
+  constexpr int n = kLanes<A>;
+  Vec<A> sum[P][V];
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) sum[i][v] = load_vector(g.init + v * n);
+  }
+  const A* w = g.w;
+  for (int64_t r = 0; r < g.r; ++r) {
+    for (int64_t s = 0; s < g.s; ++s) {
+      const A* a = g.a + r * g.a_r + s * g.a_s;
+#pragma GCC unroll 4
+      for (int64_t d = 0; d < g.depth; ++d, w += V * n) {
+        Vec<A> b[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) b[v] = load_vector(w + v * n);
+#pragma GCC unroll 16
+        for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+          for (int v = 0; v < V; ++v) sum[i][v] += b[v] * a[i * g.a_row + d];
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) store_vector(g.out + i * g.out_row + v * n, sum[i][v]);
+  }
+}
+
+// out[i, lanes] += Σ over rows p and columns q of a[p, q, i] · b[p, q, lanes]
+template <class A>
+struct OuterBlock {
+  const A* a;
+  int64_t a_p, a_q;  // from one row or column to the next
+  const A* b;
+  int64_t b_p, b_q;
+  int64_t p, q;
+  A* out;  // V vectors for every i
+};
+
+template <class A, int P, int V>
+void outer_block(const OuterBlock<A>& g) {
+  constexpr int n = kLanes<A>;
+  Vec<A> sum[P][V];
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) sum[i][v] = load_vector(g.out + (i * V + v) * n);
+  }
+  for (int64_t p = 0; p < g.p; ++p) {
+    const A* a = g.a + p * g.a_p;
+    const A* b = g.b + p * g.b_p;
+    for (int64_t q = 0; q < g.q; ++q, a += g.a_q, b += g.b_q) {
+      Vec<A> lanes[V];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) lanes[v] = load_vector(b + v * n);
+#pragma GCC unroll 16
+      for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sum[i][v] += lanes[v] * a[i];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) store_vector(g.out + (i * V + v) * n, sum[i][v]);
+  }
+}
+
+template <class A>
+using DotFunction = void (*)(const DotBlock<A>&);
+template <class A>
+using OuterFunction = void (*)(const OuterBlock<A>&);
+
+namespace detail {
+template <class A, int V, int... I>
+constexpr std::array<DotFunction<A>, sizeof...(I)> dot_table(std::integer_sequence<int, I...>) {
+  return {&dot_block<A, I + 1, V>...};
+}
+template <class A, int V, int... I>
+constexpr std::array<OuterFunction<A>, sizeof...(I)> outer_table(std::integer_sequence<int, I...>) {
+  return {&outer_block<A, I + 1, V>...};
+}
+}  // namespace detail
+
+// The block of `rows` (1 to kBlockRows) rows and `vectors` (1 or 2) vectors.
+template <class A>
+void run_block(const DotBlock<A>& block, int64_t rows, int vectors) {
+  constexpr auto all = std::make_integer_sequence<int, kBlockRows>();
+  static constexpr auto one = detail::dot_table<A, 1>(all), two = detail::dot_table<A, 2>(all);
+  (vectors == 1 ? one : two)[static_cast<size_t>(rows - 1)](block);
+}
+template <class A>
+void run_block(const OuterBlock<A>& block, int64_t rows, int vectors) {
+  constexpr auto all = std::make_integer_sequence<int, kBlockRows>();
+  static constexpr auto one = detail::outer_table<A, 1>(all), two = detail::outer_table<A, 2>(all);
+  (vectors == 1 ? one : two)[static_cast<size_t>(rows - 1)](block);
+}
+
+}  // namespace gradus::GRADUS_ISA

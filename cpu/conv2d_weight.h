@@ -1,0 +1,220 @@
+// The gradients of conv2d's parameters: sums over images and pixels.
+//
+//   dw[k, c, r, s] = Σ over n, p, q of x[n, c, p·stride + r, q·stride + s] · dy[n, k, p, q]
+//
+// The images are cut into slices, a number that depends on the shape only; each slice adds up its
+// own dw, and a second stage adds the slices in order.
+#pragma once
+
+#include "cpu/conv2d_sum.h"
+
+namespace gradus::GRADUS_ISA {
+
+template <class T>
+struct WeightGradient {
+  using A = acc_t<T>;
+
+  int64_t images, groups;
+  Axis h, w;  // as in the forward pass
+  AnyView x, dy;
+  MemoryFormat format;
+  int64_t depth, lanes;  // channels of x and of dy per group
+
+  int64_t taps() const { return h.taps * w.taps; }
+  // One slice of one group: [block][r][s][d][lanes of the block].
+  int64_t part_size() const { return taps() * depth * padded_lanes<A>(lanes); }
+  int64_t slices() const;
+  template <class D>
+  void run(Cpu& cpu, D* dw) const;
+
+ private:
+  // A channels-last image of A: the tensor itself, or scratch.
+  struct Image {
+    const A* data;  // of position (0, 0)
+    int64_t row, column;
+    int64_t top, bottom, left, right;  // positions [top, bottom) x [left, right) may be read
+  };
+  // With few channels the taps of a row are neighbours in a padded image, and count as channels.
+  bool joins_columns() const { return depth < kBlockRows && w.tap_step == 1; }
+  bool is_readable(const ImageView<const T>& view) const {
+    return std::is_same_v<T, A> && view.channels_last;
+  }
+
+  void run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end, A* part) const;
+  void add_rows(const Image& source, const Image& gradient, int64_t first_row, int64_t rows,
+                A* part) const;
+  void add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s, int64_t first_row,
+               int64_t rows, int64_t channels, int vectors, A* part) const;
+};
+
+template <class T>
+int64_t WeightGradient<T>::slices() const {
+  constexpr int64_t kSlices = 16;           // enough to share among a few threads
+  constexpr int64_t kMostValues = 8 << 20;  // of all slices together
+  const int64_t most =
+      std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, groups * part_size()));
+  return std::clamp<int64_t>(images, 1, std::min(kSlices, most));
+}
+
+template <class T>
+template <class D>
+void WeightGradient<T>::run(Cpu& cpu, D* dw) const {
+  const int64_t count = slices(), size = part_size();
+  const Workspace<A> parts(cpu, count * groups * size);
+  cpu.parallel(count * groups, [&](int64_t task) {
+    const int64_t slice = task / groups;
+    run_slice(cpu, task % groups, images * slice / count, images * (slice + 1) / count,
+              parts.data() + task * size);
+  });
+  // Second stage, one output channel a task: dw[k, c, r, s] from [block][r][s][c][lane].
+  cpu.parallel(groups * lanes, [&](int64_t task) {
+    const int64_t group = task / lanes, lane = task % lanes;
+    const int64_t first = lane / kBlockLanes<A> * kBlockLanes<A>;
+    const int64_t width = block_lanes<A>(lanes, first);
+    const A* from = parts.data() + group * size + first * taps() * depth + lane - first;
+    D* to = dw + task * depth * taps();
+    for (int64_t i = 0; i < depth * taps(); ++i, from += width) {
+      A sum = 0;
+      for (int64_t slice = 0; slice < count; ++slice) sum += from[slice * groups * size];
+      to[i % depth * taps() + i / depth] = static_cast<D>(sum);
+    }
+  });
+}
+
+template <class T>
+void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end,
+                                  A* part) const {
+  constexpr int64_t kRowBytes = 32 << 10;  // of x and dy together: half of a first-level cache
+  std::fill(part, part + part_size(), A(0));
+  const auto x_view = image_view<const T>(x, format, group, groups);
+  const auto dy_view = image_view<const T>(dy, format, group, groups);
+  const bool reads_x = is_readable(x_view) && !joins_columns();
+  const bool reads_dy = is_readable(dy_view) && lanes % kLanes<A> == 0;
+  const Patch window{h.low(), h.reach(h.outputs), w.low(), w.reach(w.outputs)};
+  const Patch whole{0, h.inputs, 0, w.inputs};
+  const Patch pixels{0, h.outputs, 0, w.outputs};
+  const Patch& patch = joins_columns() ? window : whole;
+  const int64_t padded = padded_lanes<A>(lanes);
+  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows * patch.columns * depth);
+  const Workspace<A> dy_scratch(cpu, reads_dy ? 0 : h.outputs * w.outputs * padded);
+  Image source{
+      x_scratch.data(), patch.columns * depth,     depth, patch.top, patch.top + patch.rows,
+      patch.left,       patch.left + patch.columns};
+  source.data -= patch.top * source.row + patch.left * source.column;
+  Image gradient{dy_scratch.data(), w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
+  const int64_t row_bytes = (w.inputs * h.step * depth + w.outputs * lanes) * int64_t(sizeof(A));
+  const int64_t rows = std::clamp<int64_t>(kRowBytes / std::max<int64_t>(1, row_bytes), 1,
+                                           std::max<int64_t>(1, h.outputs));
+  for (int64_t n = begin; n < end; ++n) {
+    if constexpr (std::is_same_v<T, A>) {
+      if (reads_x)
+        source = {
+            x_view.at(n, 0, 0), x_view.strides[2], x_view.strides[3], 0, h.inputs, 0, w.inputs};
+      if (reads_dy) {
+        gradient.data = dy_view.at(n, 0, 0);
+        gradient.row = dy_view.strides[2];
+        gradient.column = dy_view.strides[3];
+      }
+    }
+    if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), depth);
+    if (!reads_dy)
+      read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
+    for (int64_t p = 0; p < h.outputs; p += rows)
+      add_rows(source, gradient, p, std::min(rows, h.outputs - p), part);
+  }
+}
+
+template <class T>
+void WeightGradient<T>::add_rows(const Image& source, const Image& gradient, int64_t first_row,
+                                 int64_t rows, A* part) const {
+  const int64_t columns = joins_columns() ? 1 : w.taps;
+  const int64_t channels = joins_columns() ? w.taps * depth : depth;
+  for (int64_t first = 0; first < lanes; first += kBlockLanes<A>) {
+    const int64_t width = block_lanes<A>(lanes, first);
+    Image block = gradient;
+    block.data += first;
+    for (int64_t r = 0; r < h.taps; ++r) {
+      for (int64_t s = 0; s < columns; ++s) {
+        add_tap(source, block, r, s, first_row, rows, channels, static_cast<int>(width / kLanes<A>),
+                part);
+        part += channels * width;
+      }
+    }
+  }
+}
+
+// Adds the outputs of `rows` rows whose input at tap (r, s) may be read.
+template <class T>
+void WeightGradient<T>::add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s,
+                                int64_t first_row, int64_t rows, int64_t channels, int vectors,
+                                A* part) const {
+  const auto first_at_least = [](int64_t distance, int64_t step) {
+    return distance <= 0 ? 0 : (distance + step - 1) / step;
+  };
+  const int64_t h0 = h.first + r * h.tap_step, w0 = w.first + s * w.tap_step;
+  const int64_t p = std::max(first_row, first_at_least(source.top - h0, h.step));
+  const int64_t q = first_at_least(source.left - w0, w.step);
+  const int64_t p_end = std::min(first_row + rows, first_at_least(source.bottom - h0, h.step));
+  const int64_t q_end = std::min(w.outputs, first_at_least(source.right - w0, w.step));
+  if (p >= p_end || q >= q_end) return;
+  OuterBlock<A> block{
+      .a = source.data + (h0 + p * h.step) * source.row + (w0 + q * w.step) * source.column,
+      .a_p = h.step * source.row,
+      .a_q = w.step * source.column,
+      .b = gradient.data + p * gradient.row + q * gradient.column,
+      .b_p = gradient.row,
+      .b_q = gradient.column,
+      .p = p_end - p,
+      .q = q_end - q,
+      .out = part};
+  const int64_t blocks = (channels + kBlockRows - 1) / kBlockRows;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t count = channels / blocks + (i < channels % blocks ? 1 : 0);
+    run_block(block, count, vectors);
+    block.a += count;
+    block.out += count * vectors * kLanes<A>;
+  }
+}
+
+// Sum of consecutive values, in an order that does not depend on the instruction set's width.
+template <class T>
+acc_t<T> sum_of(const T* from, int64_t count) {
+  constexpr int64_t n = 16;
+  acc_t<T> lanes[n] = {};
+  int64_t i = 0;
+  for (; i + n <= count; i += n) {
+    for (int64_t j = 0; j < n; ++j) lanes[j] += static_cast<acc_t<T>>(from[i + j]);
+  }
+  for (int64_t j = 0; i + j < count; ++j) lanes[j] += static_cast<acc_t<T>>(from[i + j]);
+  for (int64_t half = n / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  return lanes[0];
+}
+
+// dbias[k] = Σ over n, p, q of dy[n, k, p, q], image by image.
+template <class T>
+void bias_gradient(Cpu& cpu, const AnyView& dy, MemoryFormat format, acc_t<T>* dbias) {
+  using A = acc_t<T>;
+  const auto view = image_view<const T>(dy, format, 0, 1);
+  const int64_t images = dy.shape[0], k = dy.shape[1], pixels = dy.shape[2] * dy.shape[3];
+  const Workspace<A> sums(cpu, images * k);
+  cpu.parallel(images, [&](int64_t n) {
+    A* sum = sums.data() + n * k;
+    const T* from = view.at(n, 0, 0);
+    if (view.channels_last) {
+      std::fill(sum, sum + k, A(0));
+      for (int64_t i = 0; i < pixels; ++i, from += k) {
+        for (int64_t j = 0; j < k; ++j) sum[j] += static_cast<A>(from[j]);
+      }
+    } else {
+      for (int64_t j = 0; j < k; ++j) sum[j] = sum_of(from + j * pixels, pixels);
+    }
+  });
+  std::fill(dbias, dbias + k, A(0));
+  for (int64_t n = 0; n < images; ++n) {
+    for (int64_t j = 0; j < k; ++j) dbias[j] += sums.data()[n * k + j];
+  }
+}
+
+}  // namespace gradus::GRADUS_ISA

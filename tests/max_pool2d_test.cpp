@@ -1,0 +1,147 @@
+// max_pool2d: PyTorch's goldens, cases known by hand, refusals and repeatability.
+#include "autograd/ops/max_pool2d.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/grad_mode.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+
+Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
+              MemoryFormat format = MemoryFormat::contiguous) {
+  return Tensor::from_vector(values, shape, {.dtype = dtype, .format = format})
+      .set_requires_grad(true);
+}
+Values values(const Tensor& x) { return x.to_vector<double>(); }
+
+TEST(MaxPool2d, Golden) {
+  int cases = 0;
+  for (const ref::Json& json : ref::golden_cases("max_pool2d")) {
+    for (const MemoryFormat format : kFormats) {
+      SCOPED_TRACE(concat(json.at("name").get<std::string>(), " ", format));
+      ++cases;
+      const ref::Json& args = json.at("args");
+      const ref::Array x_array = ref::golden_array(json.at("inputs").at("x"));
+      const Tensor x = tensor(x_array.shape, x_array.data, DType::f64, format);
+      const Window window{args.at("kernel").get<Pair>(), args.at("stride").get<Pair>(),
+                          args.at("padding").get<Pair>(), args.at("dilation").get<Pair>()};
+      const Tensor y = max_pool2d(x, window, args.at("ceil_mode").get<bool>());
+      const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
+      ASSERT_EQ(y.shape(), want.shape);
+      EXPECT_TRUE(y.is_contiguous(format));
+      EXPECT_EQ(values(y), want.data);
+      const ref::Array dy = ref::golden_array(json.at("dy"));
+      y.backward(tensor(dy.shape, dy.data).detach());
+      const ref::Array dx = ref::golden_array(json.at("gradients").at("x"));
+      EXPECT_TRUE(agrees(values(x.grad()), dx.data, DType::f64, 9));
+    }
+  }
+  EXPECT_EQ(cases, 18);
+}
+
+TEST(MaxPool2dFaults, D057PaddingNeverWins) {
+  const Values x(25, -1.0);
+  for (const MemoryFormat format : kFormats) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(format, " ", dtype));
+      const Tensor dropped =
+          max_pool2d(tensor({1, 1, 5, 5}, x, dtype, format), {{3, 3}, {3, 3}, {1, 1}}, true);
+      EXPECT_EQ(dropped.shape(), (Shape{1, 1, 2, 2}));
+      EXPECT_EQ(values(dropped), Values(4, -1.0));
+      const Tensor floored =
+          max_pool2d(tensor({1, 1, 5, 5}, x, dtype, format), {{2, 2}, {2, 2}, {1, 1}});
+      EXPECT_EQ(floored.shape(), (Shape{1, 1, 3, 3}));
+      EXPECT_EQ(values(floored), Values(9, -1.0));
+    }
+  }
+}
+
+// The first of equals takes the whole gradient, a NaN beats every number, -inf can win.
+TEST(MaxPool2d, TiesNansAndInfinities) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const MemoryFormat format : kFormats) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(format, " ", dtype));
+      const Tensor x = tensor({1, 1, 2, 8},
+                              {3, 3, 1, nan, -inf, -inf, inf, 2,  //
+                               3, 3, 9, nan, -inf, -inf, 0, inf},
+                              dtype, format);
+      const Tensor y = max_pool2d(x, {{2, 2}, {2, 2}});
+      const Values got = values(y);
+      EXPECT_EQ(got[0], 3);
+      EXPECT_TRUE(std::isnan(got[1]));
+      EXPECT_EQ(got[2], -inf);
+      EXPECT_EQ(got[3], inf);
+      y.backward(tensor(y.shape(), {1, 2, 4, 8}, dtype).detach());
+      EXPECT_EQ(values(x.grad()), (Values{1, 0, 0, 2, 4, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+    }
+  }
+}
+
+// Overlapping windows add up: 300 ones of f16 would stop at 256 if every sum were rounded to bf16.
+TEST(MaxPool2d, SharedMaximumSumsInAcc) {
+  Values x(600, 0.0);
+  x[300] = 1;
+  const Tensor a = tensor({1, 1, 1, 600}, x, DType::bf16);
+  const Tensor y = max_pool2d(a, {{1, 300}, {1, 1}});
+  y.backward(Tensor::ones(y.shape(), {.dtype = DType::bf16}));
+  EXPECT_EQ(values(a.grad())[300], 300);
+}
+
+// More than 256 elements in a window: the index needs more than a byte.
+TEST(MaxPool2d, LargeWindow) {
+  Values x(20 * 17, 0.0);
+  x[19 * 17 + 16] = 5;
+  const Tensor a = tensor({1, 1, 20, 17}, x);
+  const Tensor y = max_pool2d(a, {{20, 17}, {1, 1}});
+  EXPECT_EQ(values(y), Values{5});
+  y.backward();
+  EXPECT_EQ(values(a.grad())[19 * 17 + 16], 1);
+  EXPECT_EQ(values(a.grad())[0], 0);
+}
+
+TEST(MaxPool2d, WithoutHistoryAndEmptyBatch) {
+  const Tensor x = tensor({1, 1, 2, 2}, {1, 4, 2, 3});
+  {
+    const NoGradGuard no_grad;
+    const Tensor y = max_pool2d(x, {{2, 2}, {2, 2}});
+    EXPECT_EQ(values(y), Values{4});
+    EXPECT_FALSE(y.requires_grad());
+  }
+  const Tensor none = Tensor::empty({0, 3, 4, 4}).set_requires_grad(true);
+  const Tensor y = max_pool2d(none, {{2, 2}, {2, 2}});
+  EXPECT_EQ(y.shape(), (Shape{0, 3, 2, 2}));
+  y.backward(Tensor::empty(y.shape()));
+  EXPECT_EQ(none.grad().shape(), none.shape());
+}
+
+TEST(MaxPool2d, RefusesWhatDoesNotFit) {
+  const auto code = ErrorCode::invalid_argument;
+  const Tensor x = Tensor::ones({1, 1, 2, 2});
+  EXPECT_ERROR(max_pool2d(x, {{3, 3}, {1, 1}}), code,
+               "max_pool2d: padded input 2x2 is smaller than the dilated kernel 3x3");
+  EXPECT_ERROR(max_pool2d(x, {{2, 2}, {1, 1}, {2, 0}}), code,
+               "max_pool2d: padding must be at most half the kernel, got padding 2x0 and kernel "
+               "2x2");
+  EXPECT_ERROR(max_pool2d(x.reshape({2, 2}), {{2, 2}, {1, 1}}), code,
+               "max_pool2d: expected x [n, c, h, w], floating, got f32[2,2]@cpu");
+  EXPECT_ERROR(max_pool2d(x.to(DType::u8), {{2, 2}, {1, 1}}), code, "u8[1,1,2,2]");
+  EXPECT_ERROR(max_pool2d(x, {{2, 2}, {0, 1}}), code, "stride must be positive, got 0x1");
+  // Both elements of the window lie beside the only column.
+  EXPECT_ERROR(max_pool2d(Tensor::ones({1, 1, 1, 1}), {{1, 2}, {1, 1}, {0, 1}, {1, 2}}), code,
+               "covers nothing but the padding of f32[1,1,1,1]@cpu");
+}
+
+}  // namespace
+}  // namespace gradus
