@@ -1,0 +1,38 @@
+// Watching a forward pass from outside: called after every module with its path, input and output.
+//
+//   ForwardObserver observer([&](const ForwardEvent& event) { print(event.path, event.y); });
+//   model(x);
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "nn/module.h"
+
+namespace gradus::nn {
+
+struct ForwardEvent {
+  std::string path;  // "" for the outermost module, "3.body.0"
+  Module& module;
+  const Tensor& x;
+  const Tensor& y;
+};
+
+// Active on this thread from construction to destruction; an outer observer pauses meanwhile.
+class ForwardObserver {
+ public:
+  using Callback = std::function<void(const ForwardEvent&)>;
+  explicit ForwardObserver(Callback callback);
+  ~ForwardObserver();
+  ForwardObserver(const ForwardObserver&) = delete;
+  ForwardObserver& operator=(const ForwardObserver&) = delete;
+
+  static const ForwardObserver* current();
+  void notify(const ForwardEvent& event) const { callback_(event); }
+
+ private:
+  Callback callback_;
+  const ForwardObserver* outer_;
+};
+
+}  // namespace gradus::nn

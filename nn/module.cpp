@@ -1,0 +1,196 @@
+#include "nn/module.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "autograd/grad_mode.h"
+#include "core/error.h"
+#include "nn/forward_observer.h"
+
+namespace gradus::nn {
+namespace {
+
+thread_local const ForwardObserver* g_observer = nullptr;
+
+// The modules whose forward is running on this thread, outermost first.
+thread_local std::vector<const Module*> g_running;
+
+class Running {
+ public:
+  explicit Running(const Module& module) { g_running.push_back(&module); }
+  ~Running() { g_running.pop_back(); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+};
+
+std::string join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : name.empty() ? path : path + "." + name;
+}
+
+std::string running_path() {
+  std::string path;
+  for (const Module* module : g_running) path = join(path, module->name());
+  return path;
+}
+
+bool in_state_dict(Role role) { return role != Role::hidden; }
+bool in_full_state(Role) { return true; }
+bool is_parameter(Role role) { return role == Role::parameter; }
+
+void append_names(std::string& text, std::string_view what, const std::vector<std::string>& names) {
+  constexpr size_t kShown = 5;
+  if (names.empty()) return;
+  text += concat(text.empty() ? "" : "; ", what, " ");
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > kShown) text += concat(" and ", names.size() - kShown, " more");
+}
+
+// A replacement keeps asking for a gradient if the tensor did; history and gradient stay behind.
+void replace(Tensor& tensor, const Tensor& value) {
+  const bool wants_grad = tensor.requires_grad();
+  tensor = value.detach();
+  if (wants_grad) tensor.set_requires_grad(true);
+}
+
+}  // namespace
+
+ForwardObserver::ForwardObserver(Callback callback)
+    : callback_(std::move(callback)), outer_(std::exchange(g_observer, this)) {}
+ForwardObserver::~ForwardObserver() { g_observer = outer_; }
+const ForwardObserver* ForwardObserver::current() { return g_observer; }
+
+std::string to_string(const LoadReport& report) {
+  std::string text;
+  append_names(text, "missing", report.missing);
+  append_names(text, "unexpected", report.unexpected);
+  append_names(text, "mismatched", report.mismatched);
+  return text.empty() ? "all keys matched" : text;
+}
+
+Tensor Module::operator()(const Tensor& x) {
+  if (!named_) modules();
+  const Running running(*this);
+  Tensor y;
+  try {
+    y = forward(x);
+  } catch (const Error& error) {
+    if (name_.empty()) throw;
+    throw Error(error.code(), concat(name_, ".", error.what()));
+  }
+  if (const ForwardObserver* observer = ForwardObserver::current()) {
+    observer->notify({running_path(), *this, x, y});
+  }
+  return y;
+}
+
+std::vector<Module::Entry> Module::modules() {
+  std::vector<Entry> entries{{"", this}};
+  named_ = true;
+  Contents own;
+  list(own);
+  for (const Contents::Child& child : own.children) {
+    child.module->name_ = child.name;
+    for (Entry& inner : child.module->modules()) {
+      entries.push_back({join(child.name, inner.path), inner.module});
+    }
+  }
+  return entries;
+}
+
+std::vector<Module::Slot> Module::slots() {
+  std::vector<Slot> all;
+  for (const Entry& entry : modules()) {
+    Contents own;
+    entry.module->list(own);
+    for (Contents::Item& item : own.tensors) {
+      std::string path = join(entry.path, item.name);
+      all.push_back({std::move(path), std::move(item)});
+    }
+  }
+  return all;
+}
+
+void Module::train(bool on) {
+  for (const Entry& entry : modules()) entry.module->training_ = on;
+}
+
+void Module::to(Device device) {
+  for (const Slot& slot : slots()) replace(*slot.item.tensor, slot.item.tensor->to(device));
+}
+
+void Module::to(DType dtype) {
+  check(is_floating(dtype), "to", "expected a floating dtype, got ", dtype);
+  for (const Slot& slot : slots()) {
+    Tensor& tensor = *slot.item.tensor;
+    if (!is_floating(tensor.dtype())) continue;
+    replace(tensor, tensor.to(slot.item.stored == Stored::acc ? acc_dtype(dtype) : dtype));
+  }
+}
+
+std::vector<NamedTensor> Module::named(bool (*wanted)(Role)) {
+  std::vector<NamedTensor> result;
+  for (Slot& slot : slots()) {
+    if (wanted(slot.item.role)) result.push_back({std::move(slot.path), *slot.item.tensor});
+  }
+  return result;
+}
+
+std::vector<NamedTensor> Module::named_parameters() { return named(is_parameter); }
+std::vector<NamedTensor> Module::state_dict() { return named(in_state_dict); }
+std::vector<NamedTensor> Module::full_state() { return named(in_full_state); }
+
+std::vector<Tensor> Module::parameters() {
+  std::vector<Tensor> result;
+  for (NamedTensor& entry : named_parameters()) result.push_back(std::move(entry.tensor));
+  return result;
+}
+
+int64_t Module::parameter_count() {
+  int64_t count = 0;
+  for (const Tensor& parameter : parameters()) count += parameter.numel();
+  return count;
+}
+
+LoadReport Module::load_state_dict(const std::vector<NamedTensor>& source, bool strict) {
+  return load(source, strict, in_state_dict);
+}
+
+LoadReport Module::load_full_state(const std::vector<NamedTensor>& source, bool strict) {
+  return load(source, strict, in_full_state);
+}
+
+LoadReport Module::load(const std::vector<NamedTensor>& source, bool strict, bool (*wanted)(Role)) {
+  std::unordered_map<std::string_view, const Tensor*> given;
+  for (const NamedTensor& entry : source) given.emplace(entry.name, &entry.tensor);
+  LoadReport report;
+  std::vector<std::pair<Tensor, const Tensor*>> copies;
+  for (const NamedTensor& own : named(wanted)) {
+    const auto found = given.find(own.name);
+    if (found == given.end()) {
+      report.missing.push_back(own.name);
+      continue;
+    }
+    const Tensor& value = *found->second;
+    given.erase(found);
+    if (value.shape() == own.tensor.shape()) {
+      copies.emplace_back(own.tensor, &value);
+    } else {
+      report.mismatched.push_back(
+          concat(own.name, " expected ", own.tensor.shape(), ", got ", value.shape()));
+    }
+  }
+  for (const NamedTensor& entry : source) {
+    if (given.contains(entry.name)) report.unexpected.push_back(entry.name);
+  }
+  check(!strict || report.ok(), "load_state_dict", report);
+  const NoGradGuard no_grad;
+  for (auto& [target, value] : copies) target.copy_(*value);
+  return report;
+}
+
+void Module::zero_grad() {
+  for (Tensor& parameter : parameters()) parameter.zero_grad();
+}
+
+}  // namespace gradus::nn

@@ -1,0 +1,149 @@
+// Module: a layer or a whole network. It lists what it owns (parameters, buffers, children) in one
+// function, list(); names, device and dtype moves, state_dict and gradients all follow from that.
+//
+//   struct Net final : nn::Module {
+//     nn::Linear hidden{784, 128}, out{128, 10};
+//     std::string_view kind() const override { return "Net"; }
+//     void list(nn::Contents& own) override { own.child("hidden", hidden), own.child("out", out); }
+//     Tensor forward(const Tensor& x) override { return out(relu(hidden(x))); }
+//   };
+//
+// Names are those of the same PyTorch module's state_dict:
+// https://pytorch.org/docs/stable/generated/torch.nn.Module.html
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace gradus::nn {
+
+class Module;
+
+// What a tensor of a module is.
+enum class Role : uint8_t {
+  parameter,  // trained; in state_dict
+  buffer,     // changed by forward only; in state_dict
+  hidden,     // like a buffer, but only in resume files (random counters)
+};
+
+// The dtype that Module::to(dtype) stores a tensor in: `dtype` itself, or acc_dtype(dtype) as norms
+// and biases want it.
+enum class Stored : uint8_t { value, acc };
+
+// Filled by Module::list with references to the module's members, in the order of state_dict.
+// Undefined tensors (no bias) are left out.
+class Contents {
+ public:
+  struct Item {
+    std::string name;
+    Tensor* tensor;
+    Role role;
+    Stored stored;
+  };
+  struct Child {
+    std::string name;
+    Module* module;
+  };
+
+  void parameter(std::string name, Tensor& tensor, Stored stored = Stored::value) {
+    add(std::move(name), tensor, Role::parameter, stored);
+  }
+  void buffer(std::string name, Tensor& tensor, Stored stored = Stored::value) {
+    add(std::move(name), tensor, Role::buffer, stored);
+  }
+  void hidden(std::string name, Tensor& tensor) {
+    add(std::move(name), tensor, Role::hidden, Stored::value);
+  }
+  void child(std::string name, Module& module) { children.push_back({std::move(name), &module}); }
+
+  std::vector<Item> tensors;
+  std::vector<Child> children;
+
+ private:
+  void add(std::string name, Tensor& tensor, Role role, Stored stored) {
+    if (tensor.defined()) tensors.push_back({std::move(name), &tensor, role, stored});
+  }
+};
+
+struct NamedTensor {
+  std::string name;  // "0.weight", "1.running_mean"
+  Tensor tensor;
+};
+
+// What load_state_dict found; empty lists when everything fitted.
+struct LoadReport {
+  std::vector<std::string> missing;     // in the module, not in the source
+  std::vector<std::string> unexpected;  // in the source, not in the module
+  std::vector<std::string> mismatched;  // "0.weight expected [32,1,3,3], got [32,3,3,3]"
+  bool ok() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
+};
+
+std::string to_string(const LoadReport& report);  // one line, the first few of each kind
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  // Moving is for passing a layer into its parent; copies would share parameters unseen.
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+
+  // forward(x). A gradus::Error thrown inside gets the module's name in front: "0.conv2d: ...".
+  Tensor operator()(const Tensor& x);
+
+  virtual std::string_view kind() const = 0;  // "Conv2d"
+  virtual Tensor forward(const Tensor& x) = 0;
+  virtual void list(Contents&) {}
+
+  void train(bool on = true);  // this module and everything in it
+  void eval() { train(false); }
+  bool training() const { return training_; }
+
+  // Moves or converts all tensors of this module and everything in it. Parameters get new memory:
+  // create the optimizer afterwards.
+  void to(Device device);
+  void to(DType dtype);  // floating; integer buffers stay
+
+  std::vector<NamedTensor> named_parameters();
+  std::vector<Tensor> parameters();
+  int64_t parameter_count();  // elements
+  // Parameters and buffers, sharing memory with the module.
+  std::vector<NamedTensor> state_dict();
+  // state_dict and the tensors that only resume files keep.
+  std::vector<NamedTensor> full_state();
+
+  // Copies values by name, converting dtype and device. Strict: throws invalid_argument unless the
+  // names and shapes are the same, and changes nothing then. Otherwise copies what fits.
+  LoadReport load_state_dict(const std::vector<NamedTensor>& source, bool strict = true);
+  LoadReport load_full_state(const std::vector<NamedTensor>& source, bool strict = true);
+
+  void zero_grad();  // forgets all gradients
+
+  struct Entry {
+    std::string path;  // "" for this module, "3.body.0"
+    Module* module;
+  };
+  std::vector<Entry> modules();  // this one first, then depth first
+  const std::string& name() const { return name_; }
+
+ protected:
+  void contents_changed() { named_ = false; }  // call after adding children
+
+ private:
+  struct Slot {
+    std::string path;
+    Contents::Item item;
+  };
+  std::vector<Slot> slots();
+  std::vector<NamedTensor> named(bool (*wanted)(Role));
+  LoadReport load(const std::vector<NamedTensor>& source, bool strict, bool (*wanted)(Role));
+
+  std::string name_;  // in its parent; set whenever the parent is walked
+  bool training_ = true;
+  bool named_ = false;
+};
+
+}  // namespace gradus::nn

@@ -1,0 +1,142 @@
+#include "nn/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/grad_mode.h"
+#include "autograd/tape.h"
+#include "core/launch.h"
+#include "core/ops/schedule_step.h"
+#include "nn/match.h"
+
+namespace gradus::nn {
+namespace {
+
+Tensor born_tensor(const std::vector<int64_t>& born) {
+  return Tensor::from_vector(born, {static_cast<int64_t>(born.size())});
+}
+
+void check_parameters(const std::vector<NamedTensor>& parameters) {
+  check(!parameters.empty(), "optimizer", "expected at least one parameter");
+  const Device device = parameters.front().tensor.device();
+  for (const NamedTensor& p : parameters) {
+    check(is_floating(p.tensor.dtype()) && p.tensor.is_leaf(), "optimizer", "parameter ", p.name,
+          " must be a floating leaf, got ", p.tensor);
+    check(p.tensor.device() == device, "optimizer", "all parameters must be on one device, but ",
+          p.name, " is ", p.tensor, " and ", parameters.front().name, " is ",
+          parameters.front().tensor);
+    format_of(p.tensor.raw(), "optimizer");  // throws where it is not dense
+  }
+}
+
+void check_same_rates(const Tensor& own, const Tensor& saved, std::string_view name) {
+  const auto a = own.to_vector<double>(), b = saved.to_vector<double>();
+  for (size_t t = 0; t < a.size(); ++t) {
+    check(a[t] == b[t], name, "the learning rate of step ", t, " is ", a[t], " in this run and ",
+          b[t], " in the saved state");
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> number(std::vector<Tensor> parameters) {
+  std::vector<NamedTensor> named;
+  for (Tensor& p : parameters) named.push_back({std::to_string(named.size()), std::move(p)});
+  return named;
+}
+
+Optimizer::Optimizer(std::vector<NamedTensor> parameters, double lr)
+    : parameters_(std::move(parameters)), born_(parameters_.size(), -1) {
+  check_parameters(parameters_);
+  const Device device = parameters_.front().tensor.device();
+  step_ = Tensor::zeros({1}, {.dtype = DType::i64, .device = device});
+  lr_ = Tensor::zeros({1}, {.dtype = DType::f64, .device = device});
+  set_lr(lr);
+}
+
+void Optimizer::set_lr(double lr) {
+  check(std::isfinite(lr) && lr >= 0, "optimizer", "expected a learning rate of 0 or more, got ",
+        lr);
+  schedule_ = Tensor();
+  lr_.fill_(lr);
+}
+
+void Optimizer::set_schedule(const Schedule& schedule, int64_t total_steps) {
+  check(total_steps > 0, "optimizer", "total_steps must be positive, got ", total_steps);
+  std::vector<double> rates;
+  for (int64_t t = 0; t < total_steps; ++t) {
+    rates.push_back(schedule(t));
+    check(std::isfinite(rates.back()) && rates.back() >= 0, "optimizer",
+          "the schedule gave the learning rate ", rates.back(), " for step ", t);
+  }
+  schedule_ = Tensor::from_vector(rates, {total_steps}).to(device());
+}
+
+double Optimizer::lr() const { return lr_.item<double>(); }
+int64_t Optimizer::steps() const { return step_.item<int64_t>(); }
+
+void Optimizer::set_failed_step(Tensor failed_step) {
+  check(!failed_step.defined() || (failed_step.numel() == 1 && failed_step.dtype() == DType::i64 &&
+                                   failed_step.device() == device()),
+        "optimizer", "failed_step must be one i64 on ", device(), ", got ", failed_step);
+  failed_step_ = std::move(failed_step);
+}
+
+void Optimizer::note_births(const std::vector<size_t>& active) {
+  const bool is_new =
+      std::any_of(active.begin(), active.end(), [&](size_t i) { return born_[i] < 0; });
+  if (!is_new) return;
+  const int64_t now = fresh_ ? 0 : steps();  // reading waits for the device
+  for (const size_t i : active) {
+    if (born_[i] < 0) born_[i] = now;
+  }
+}
+
+void Optimizer::step() {
+  const NoGradGuard no_grad;
+  std::vector<size_t> active;
+  std::vector<Tensor> grads(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& p = parameters_[i].tensor;
+    const Tensor grad = p.grad();
+    if (!p.requires_grad() || !grad.defined()) continue;
+    grads[i] = dense(grad, format_of(p.raw(), "optimizer"));
+    active.push_back(i);
+  }
+  note_births(active);
+  fresh_ = false;
+  launch(ScheduleStep{.table = schedule_.raw(), .step = step_.raw(), .lr = lr_.raw()});
+  if (active.empty()) return;
+  update(active, grads);
+  for (const size_t i : active) parameters_[i].tensor.storage()->bump_version();
+}
+
+void Optimizer::zero_grad() {
+  for (NamedTensor& p : parameters_) p.tensor.zero_grad();
+}
+
+std::vector<NamedTensor> Optimizer::state() const {
+  std::vector<NamedTensor> all{{"step", step_}, {"lr", lr_}, {"born", born_tensor(born_)}};
+  if (schedule_.defined()) all.push_back({"schedule", schedule_});
+  for (NamedTensor& buffer : buffers()) all.push_back(std::move(buffer));
+  return all;
+}
+
+void Optimizer::load_state(const std::vector<NamedTensor>& source) {
+  const std::vector<NamedTensor> own = state();
+  const std::vector<Tensor> values = match_by_name(own, source, name());
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i].name == "schedule") check_same_rates(schedule_, values[i], name());
+  }
+  const NoGradGuard no_grad;
+  fresh_ = false;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i].name == "born") {
+      born_ = values[i].to_vector<int64_t>();
+    } else {
+      Tensor(own[i].tensor).copy_(values[i]);
+    }
+  }
+}
+
+}  // namespace gradus::nn

@@ -1,0 +1,81 @@
+// What optimizers share: the parameters, a step counter and a learning rate that live on the
+// device, and the state that a resume file keeps.
+//
+//   nn::Sgd optimizer(model.named_parameters(), {.lr = 0.1, .momentum = 0.9});
+//   loss.backward();
+//   optimizer.step();
+//   optimizer.zero_grad();
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+#include "nn/optim/schedule.h"
+
+namespace gradus::nn {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Updates every parameter that has a gradient and counts the step. Enqueues only: it may be
+  // captured once each parameter that will have a gradient has been stepped eagerly.
+  void step();
+  void zero_grad();  // forgets the gradients, so that the next backward writes and does not add
+
+  // The rate of all further steps; drops a schedule.
+  void set_lr(double lr);
+  // Rates of steps 0 to total_steps - 1; later steps keep the last one. Counts all steps so far.
+  void set_schedule(const Schedule& schedule, int64_t total_steps);
+  // Both wait for the device: the rate of the last step begun, and the number of steps begun.
+  double lr() const;
+  int64_t steps() const;
+
+  // Steps change nothing while this i64 [1] tensor on the parameters' device is 0 or more.
+  void set_failed_step(Tensor failed_step);
+  const Tensor& step_counter() const { return step_; }
+
+  const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  Device device() const { return step_.device(); }
+
+  virtual std::string_view name() const = 0;  // "sgd"
+  // Everything that later steps depend on, beside the parameters: "step", "lr", "schedule",
+  // "momentum_buffer.0.weight", ...
+  std::vector<NamedTensor> state() const;
+  // Takes back what state() gave, on any device and in any order. Throws invalid_argument naming
+  // the first difference and changes nothing then.
+  void load_state(const std::vector<NamedTensor>& state);
+  // The settings in one line, to tell whether two runs are the same.
+  virtual std::string settings() const = 0;
+
+ protected:
+  Optimizer(std::vector<NamedTensor> parameters, double lr);  // checks both
+
+  // Updates the parameters `active`, by index; grads[i] is dense in the format of parameter i.
+  virtual void update(const std::vector<size_t>& active, const std::vector<Tensor>& grads) = 0;
+  // One more tensor like each parameter, part of the state.
+  virtual std::vector<NamedTensor> buffers() const { return {}; }
+
+  const Tensor& lr_tensor() const { return lr_; }
+  const Tensor& failed_step() const { return failed_step_; }
+  int64_t born(size_t i) const { return born_[i]; }
+
+ private:
+  void note_births(const std::vector<size_t>& active);
+
+  std::vector<NamedTensor> parameters_;
+  std::vector<int64_t> born_;  // steps begun before a parameter's first; -1 before that
+  bool fresh_ = true;          // no step has begun
+  Tensor step_;                // [1], i64
+  Tensor lr_;                  // [1], f64
+  Tensor schedule_;            // [total_steps], f64; undefined for a fixed rate
+  Tensor failed_step_;         // [1], i64; may be undefined
+};
+
+// Parameters named "0", "1", ... for callers that have no names.
+std::vector<NamedTensor> number(std::vector<Tensor> parameters);
+
+}  // namespace gradus::nn

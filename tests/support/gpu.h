@@ -1,0 +1,21 @@
+// Skips a test, with the reason, where the device that it needs is missing.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "tests/support/op_modes.h"
+
+namespace gradus {
+
+// How GoogleTest prints a device, found by argument-dependent look-up.
+inline void PrintTo(const Device& device, std::ostream* out) { *out << to_string(device); }
+
+}  // namespace gradus
+
+#define GRADUS_SKIP_WITHOUT(needed)                                                  \
+  do {                                                                               \
+    const ::gradus::Device needed_ = needed;                                         \
+    if (needed_ != ::gradus::kCpu && !::gradus::has_gpu()) GTEST_SKIP() << "no GPU"; \
+  } while (false)
