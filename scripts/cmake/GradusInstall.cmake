@@ -29,8 +29,20 @@ target_sources(gradus PUBLIC
     cuda/context.h
     cuda/graph.h
     nn/data/image_set.h
+    nn/data/loader.h
+    nn/finite_check.h
+    nn/flatten.h
+    nn/forward_observer.h
+    nn/global_avg_pool2d.h
+    nn/init.h
     nn/io/npy.h
     nn/io/safetensors.h
+    nn/linear.h
+    nn/module.h
+    nn/optim/optimizer.h
+    nn/optim/schedule.h
+    nn/optim/sgd.h
+    nn/sequential.h
 )
 
 # Headers of core/, autograd/ and nn/ that stay inside.
@@ -42,6 +54,8 @@ set(GRADUS_PRIVATE_HEADERS
   nn/io/file_descriptor.h
   nn/io/input_file.h
   nn/io/safetensors_dtype.h
+  nn/io/tensor_bytes.h
+  nn/match.h
 )
 
 include(GNUInstallDirs)
