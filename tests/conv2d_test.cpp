@@ -1,63 +1,24 @@
 // conv2d: PyTorch's goldens, cases known by hand, refusals, precision and repeatability.
 #include "autograd/ops/conv2d.h"
 
-#include <gtest/gtest.h>
-
 #include "autograd/autocast.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
-using Values = std::vector<double>;
+GRADUS_TEST_OP_CASES(conv2d);
 
-Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
-              MemoryFormat format = MemoryFormat::contiguous) {
-  return Tensor::from_vector(values, shape, {.dtype = dtype, .format = format})
-      .set_requires_grad(true);
-}
-Tensor tensor(const ref::Array& array, MemoryFormat format = MemoryFormat::contiguous) {
-  return array.empty() ? Tensor() : tensor(array.shape, array.data, DType::f64, format);
-}
+using Values = std::vector<double>;
+constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+
 Values values(const Tensor& x) { return x.to_vector<double>(); }
 
-Pair pair(const ref::Json& json) { return json.get<Pair>(); }
-
-TEST(Conv2d, Golden) {
-  int cases = 0;
-  for (const ref::Json& json : ref::golden_cases("conv2d")) {
-    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-      SCOPED_TRACE(concat(json.at("name").get<std::string>(), " ", format));
-      ++cases;
-      const ref::Json& in = json.at("inputs");
-      const ref::Json& args = json.at("args");
-      const Tensor x = tensor(ref::golden_array(in.at("x")), format);
-      const Tensor w = tensor(ref::golden_array(in.at("w")));
-      const Tensor b = tensor(ref::golden_array(in, "b"));
-      const Tensor y = conv2d(x, w, b,
-                              {.stride = pair(args.at("stride")),
-                               .padding = pair(args.at("padding")),
-                               .dilation = pair(args.at("dilation")),
-                               .groups = args.at("groups").get<int64_t>()});
-      const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
-      ASSERT_EQ(y.shape(), want.shape);
-      EXPECT_TRUE(y.is_contiguous(format));
-      EXPECT_TRUE(agrees(values(y), want.data, DType::f64, 64));
-      y.backward(tensor(ref::golden_array(json.at("dy"))).detach());
-      const ref::Json& grads = json.at("gradients");
-      EXPECT_TRUE(agrees(values(x.grad()), ref::golden_array(grads.at("x")).data, DType::f64, 64));
-      EXPECT_TRUE(agrees(values(w.grad()), ref::golden_array(grads.at("w")).data, DType::f64, 64));
-      if (!b.defined()) continue;
-      EXPECT_TRUE(agrees(values(b.grad()), ref::golden_array(grads.at("b")).data, DType::f64, 64));
-    }
-  }
-  EXPECT_EQ(cases, 18);
-}
-
-// Each result known by hand runs in every dtype (all numbers here are exact in bf16 or rounded the
-// same way) and in both formats.
+// A result known by hand. All numbers are exact in f16 and bf16, or rounded once.
 struct Known {
   Shape x_shape;
   Values x;
@@ -70,27 +31,86 @@ struct Known {
   Values dw = {};
 };
 
-void expect_known(const Known& known) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-      SCOPED_TRACE(concat(dtype, " ", format));
-      const Tensor x = tensor(known.x_shape, known.x, dtype, format);
-      const Tensor w = tensor(known.w_shape, known.w, dtype);
-      const Tensor y = conv2d(x, w, {}, known.options);
-      if (!known.y.empty()) {
-        EXPECT_TRUE(agrees(values(y), known.y, dtype, 0));
-      }
-      if (known.dy.empty()) continue;
-      y.backward(tensor(y.shape(), known.dy, dtype).detach());
-      EXPECT_TRUE(agrees(values(x.grad()), known.dx, dtype, 0));
-      if (!known.dw.empty()) {
-        EXPECT_TRUE(agrees(values(w.grad()), known.dw, dtype, 0));
+// Runs on the CPU and, where there is one, on the GPU.
+class Conv2d : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
+                MemoryFormat format = MemoryFormat::contiguous) {
+    return Tensor::from_vector(values, shape,
+                               {.dtype = dtype, .device = GetParam(), .format = format})
+        .set_requires_grad(true);
+  }
+  Tensor ones(const Shape& shape, DType dtype = DType::f32) {
+    return Tensor::ones(shape, {.dtype = dtype, .device = GetParam()});
+  }
+  // In every dtype and both formats.
+  void expect_known(const Known& known) {
+    for (const DType dtype : kDTypes) {
+      for (const MemoryFormat format : kFormats) {
+        SCOPED_TRACE(concat(dtype, " ", format));
+        const Tensor x = tensor(known.x_shape, known.x, dtype, format);
+        const Tensor w = tensor(known.w_shape, known.w, dtype);
+        const Tensor y = conv2d(x, w, {}, known.options);
+        if (!known.y.empty()) {
+          EXPECT_TRUE(agrees(values(y), known.y, dtype, 0));
+        }
+        if (known.dy.empty()) continue;
+        y.backward(tensor(y.shape(), known.dy, dtype).detach());
+        EXPECT_TRUE(agrees(values(x.grad()), known.dx, dtype, 0));
+        if (!known.dw.empty()) {
+          EXPECT_TRUE(agrees(values(w.grad()), known.dw, dtype, 0));
+        }
       }
     }
   }
+};
+class Conv2dFaults : public Conv2d {};
+
+constexpr auto kDeviceName = [](const testing::TestParamInfo<Device>& info) {
+  return info.param == kCpu ? "Cpu" : "Cuda";
+};
+INSTANTIATE_TEST_SUITE_P(On, Conv2d, testing::Values(kCpu, kCuda), kDeviceName);
+INSTANTIATE_TEST_SUITE_P(On, Conv2dFaults, testing::Values(kCpu, kCuda), kDeviceName);
+
+TEST_P(Conv2d, AgreesWithPyTorch) {
+  int cases = 0;
+  for (const ref::Json& json : ref::golden_cases("conv2d")) {
+    for (const MemoryFormat format : kFormats) {
+      SCOPED_TRACE(concat(json.at("name").get<std::string>(), " ", format));
+      ++cases;
+      const auto input = [&](const char* key) {
+        const ref::Array array = ref::golden_array(json.at("inputs"), key);
+        if (array.empty()) return Tensor();
+        return tensor(array.shape, array.data, DType::f64,
+                      *key == 'x' ? format : MemoryFormat::contiguous);
+      };
+      const Tensor x = input("x"), w = input("w"), b = input("b");
+      const ref::Json& args = json.at("args");
+      const Tensor y = conv2d(x, w, b,
+                              {.stride = args.at("stride").get<Pair>(),
+                               .padding = args.at("padding").get<Pair>(),
+                               .dilation = args.at("dilation").get<Pair>(),
+                               .groups = args.at("groups").get<int64_t>()});
+      EXPECT_TRUE(y.is_contiguous(format));
+      const auto expect = [&](const Tensor& got, const ref::Json& group, const char* key) {
+        const ref::Array want = ref::golden_array(group, key);
+        ASSERT_EQ(got.shape(), want.shape);
+        EXPECT_TRUE(agrees(values(got), want.data, DType::f64, 64)) << key;
+      };
+      expect(y, json.at("outputs"), "y");
+      y.backward(tensor(y.shape(), ref::golden_array(json.at("dy")).data).detach());
+      expect(x.grad(), json.at("gradients"), "x");
+      expect(w.grad(), json.at("gradients"), "w");
+      if (b.defined()) expect(b.grad(), json.at("gradients"), "b");
+    }
+  }
+  EXPECT_EQ(cases, 18);
 }
 
-TEST(Conv2dFaults, D050UncoveredColumns) {
+TEST_P(Conv2dFaults, D050UncoveredColumns) {
   const Values x{1, 2, 3, 4, 5, 6};
   const Known along_w{.x_shape = {1, 1, 1, 6},
                       .x = x,
@@ -121,7 +141,7 @@ TEST(Conv2dFaults, D050UncoveredColumns) {
   expect_known(both);
 }
 
-TEST(Conv2dFaults, D051StrideBeyondKernel) {
+TEST_P(Conv2dFaults, D051StrideBeyondKernel) {
   Known known{.x_shape = {1, 1, 1, 8},
               .x = {1, 2, 3, 4, 5, 6, 7, 8},
               .w_shape = {1, 1, 1, 2},
@@ -137,7 +157,7 @@ TEST(Conv2dFaults, D051StrideBeyondKernel) {
   expect_known(known);
 }
 
-TEST(Conv2dFaults, D052GroupOffsets) {
+TEST_P(Conv2dFaults, D052GroupOffsets) {
   Values want(16, 0.0);
   std::fill(want.begin() + 8, want.end(), 1.0);
   expect_known({.x_shape = {1, 4, 1, 1},
@@ -178,7 +198,7 @@ TEST(Conv2dFaults, D052GroupOffsets) {
   }
 }
 
-TEST(Conv2dFaults, D053StrideIsNotDilation) {
+TEST_P(Conv2dFaults, D053StrideIsNotDilation) {
   Known known{.x_shape = {1, 1, 1, 7},
               .x = {1, 2, 3, 4, 5, 6, 7},
               .w_shape = {1, 1, 1, 3},
@@ -196,7 +216,7 @@ TEST(Conv2dFaults, D053StrideIsNotDilation) {
   expect_known(known);
 }
 
-TEST(Conv2dFaults, D054PaddingBeyondKernel) {
+TEST_P(Conv2dFaults, D054PaddingBeyondKernel) {
   expect_known({.x_shape = {1, 1, 1, 2},
                 .x = {1, 2},
                 .w_shape = {1, 1, 1, 3},
@@ -208,26 +228,26 @@ TEST(Conv2dFaults, D054PaddingBeyondKernel) {
                 .dw = {3, 3, 3}});
 }
 
-TEST(Conv2dFaults, D055EmptyOutputs) {
-  const auto run = [](const Shape& x, const Conv2dOptions& options) {
-    return conv2d(Tensor::ones(x), Tensor::ones({1, 1, 3, 3}), {}, options);
+TEST_P(Conv2dFaults, D055EmptyOutputs) {
+  const auto run = [&](const Shape& x, const Conv2dOptions& options) {
+    return conv2d(ones(x), ones({1, 1, 3, 3}), {}, options);
   };
   EXPECT_ERROR(run({1, 1, 2, 2}, {}), ErrorCode::invalid_argument,
                "conv2d: padded input 2x2 is smaller than the dilated kernel 3x3");
   EXPECT_ERROR(run({1, 1, 4, 4}, {.dilation = {2, 2}}), ErrorCode::invalid_argument,
                "conv2d: padded input 4x4 is smaller than the dilated kernel 5x5");
-  const Tensor x = Tensor::empty({0, 2, 4, 5}).set_requires_grad(true);
-  const Tensor w = Tensor::ones({3, 2, 3, 2}).set_requires_grad(true);
-  const Tensor bias = Tensor::ones({3}).set_requires_grad(true);
+  const Tensor x = ones({0, 2, 4, 5}).set_requires_grad(true);
+  const Tensor w = ones({3, 2, 3, 2}).set_requires_grad(true);
+  const Tensor bias = ones({3}).set_requires_grad(true);
   const Tensor y = conv2d(x, w, bias);
   EXPECT_EQ(y.shape(), (Shape{0, 3, 2, 4}));
-  y.backward(Tensor::empty(y.shape()));
+  y.backward(ones(y.shape()));
   EXPECT_EQ(x.grad().shape(), x.shape());
   EXPECT_EQ(values(w.grad()), Values(36, 0.0));
   EXPECT_EQ(values(bias.grad()), Values(3, 0.0));
 }
 
-TEST(Conv2dFaults, D056DepthwiseStride) {
+TEST_P(Conv2dFaults, D056DepthwiseStride) {
   expect_known({.x_shape = {1, 2, 1, 5},
                 .x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
                 .w_shape = {2, 1, 1, 3},
@@ -239,22 +259,19 @@ TEST(Conv2dFaults, D056DepthwiseStride) {
                 .dw = {6, 9, 6, 16, 24, 16}});
 }
 
-TEST(Conv2d, RefusesWhatDoesNotFit) {
-  const Tensor x = Tensor::ones({2, 6, 5, 5}), w = Tensor::ones({4, 3, 3, 3});
+TEST_P(Conv2d, RefusesWhatDoesNotFit) {
+  const Tensor x = ones({2, 6, 5, 5}), w = ones({4, 3, 3, 3});
   const auto code = ErrorCode::invalid_argument;
-  EXPECT_ERROR(conv2d(x, w), code,
-               "conv2d: x f32[2,6,5,5]@cpu has 6 channels, but w f32[4,3,3,3]@cpu with groups 1 "
-               "reads 3");
+  EXPECT_ERROR(conv2d(x, w), code, "conv2d: x f32[2,6,5,5]@", "has 6 channels, but w f32[4,3,3,3]@",
+               "with groups 1 reads 3");
   EXPECT_ERROR(conv2d(x, w, {}, {.groups = 4}), code, "groups 4 must divide the channels",
-               "f32[2,6,5,5]@cpu", "f32[4,3,3,3]@cpu");
+               "f32[2,6,5,5]", "f32[4,3,3,3]");
   EXPECT_ERROR(conv2d(x, w, {}, {.groups = 0}), code, "groups must be positive, got 0");
   EXPECT_ERROR(conv2d(x.reshape({12, 5, 5}), w), code, "expected x [n, c, h, w]", "f32[12,5,5]");
   EXPECT_ERROR(conv2d(x, w.reshape({4, 27})), code, "expected w [k, c/groups, r, s]", "f32[4,27]");
   EXPECT_ERROR(conv2d(x, w.to(DType::f64), {}, {.groups = 2}), code, "one dtype", "f64[4,3,3,3]");
-  EXPECT_ERROR(conv2d(x, w, Tensor::ones({3}), {.groups = 2}), code, "expected bias f32[4]",
-               "got f32[3]");
-  EXPECT_ERROR(conv2d(x.to(DType::f16), w.to(DType::f16), Tensor::ones({4}, {.dtype = DType::f16}),
-                      {.groups = 2}),
+  EXPECT_ERROR(conv2d(x, w, ones({3}), {.groups = 2}), code, "expected bias f32[4]", "got f32[3]");
+  EXPECT_ERROR(conv2d(x.to(DType::f16), w.to(DType::f16), ones({4}, DType::f16), {.groups = 2}),
                code, "expected bias f32[4]", "got f16[4]");
   EXPECT_ERROR(conv2d(x, w, {}, {.stride = {0, 1}, .groups = 2}), code,
                "stride must be positive, got 0x1");
@@ -263,7 +280,7 @@ TEST(Conv2d, RefusesWhatDoesNotFit) {
 }
 
 // A slice is dense in neither format: it is copied first, and its gradient reaches x.
-TEST(Conv2d, ReadsStridedInput) {
+TEST_P(Conv2d, ReadsStridedInput) {
   const Tensor x = tensor({1, 1, 2, 6}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
   const Tensor w = tensor({1, 1, 1, 2}, {1, 10});
   const Tensor y = conv2d(x.slice(3, 0, 6, 2), w);
@@ -272,7 +289,7 @@ TEST(Conv2d, ReadsStridedInput) {
   EXPECT_EQ(values(x.grad()), (Values{1, 0, 12, 0, 20, 0, 3, 0, 34, 0, 40, 0}));
 }
 
-TEST(Conv2d, AutocastKeepsParameterGradientsInF32) {
+TEST_P(Conv2d, AutocastKeepsParameterGradientsInF32) {
   const Tensor x = tensor({1, 1, 1, 3}, {1, 2, 3}, DType::f32);
   const Tensor w = tensor({1, 1, 1, 2}, {1, 1.0 / 3}, DType::f32);
   const Tensor bias = tensor({1}, {0.5}, DType::f32);
@@ -285,7 +302,7 @@ TEST(Conv2d, AutocastKeepsParameterGradientsInF32) {
   // 1/3 in bf16 is 0.333984375; the sums are rounded once.
   EXPECT_EQ(values(y), (Values{round_to(1.5 + 2 * 0.333984375, DType::bf16),
                                round_to(2.5 + 3 * 0.333984375, DType::bf16)}));
-  y.backward(Tensor::from_vector<double>({1, 1.0 / 128}, y.shape(), {.dtype = DType::bf16}));
+  y.backward(tensor(y.shape(), {1, 1.0 / 128}, DType::bf16).detach());
   EXPECT_EQ(x.grad().dtype(), DType::f32);
   EXPECT_EQ(w.grad().dtype(), DType::f32);
   EXPECT_EQ(bias.grad().dtype(), DType::f32);
@@ -294,14 +311,42 @@ TEST(Conv2d, AutocastKeepsParameterGradientsInF32) {
   EXPECT_EQ(values(bias.grad()), (Values{1.0078125}));
 }
 
-TEST(Conv2d, SkipsWhatNobodyWants) {
-  const Tensor x = Tensor::ones({1, 1, 2, 2});
-  Tensor w = Tensor::ones({1, 1, 2, 2}).set_requires_grad(true);
-  const Tensor y = conv2d(x, w);
-  w.detach().fill_(7.0);  // w is only kept for dx
-  y.backward();
-  EXPECT_FALSE(x.grad().defined());
-  EXPECT_EQ(values(w.grad()), Values(4, 1.0));
+TEST_P(Conv2d, EveryMaskOfWantedGradients) {
+  const Values x_values{1, 2, 3, 4, 5, 6}, w_values{1, -1, 2, 3}, b_values{1, 2};
+  const auto run = [&](int mask) {
+    const Tensor x = tensor({1, 1, 2, 3}, x_values).set_requires_grad(mask & 1);
+    const Tensor w = tensor({2, 1, 1, 2}, w_values).set_requires_grad(mask & 2);
+    const Tensor b = tensor({2}, b_values).set_requires_grad(mask & 4);
+    const Tensor y = conv2d(x, w, b);
+    if (mask != 0) y.backward(tensor(y.shape(), {1, 2, 3, 4, 5, 6, 7, 8}).detach());
+    return std::vector<Tensor>{x.grad(), w.grad(), b.grad()};
+  };
+  const std::vector<Tensor> all = run(7);
+  for (int mask = 0; mask < 7; ++mask) {
+    const std::vector<Tensor> some = run(mask);
+    for (size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(some[i].defined(), ((mask >> i) & 1) != 0) << "mask " << mask << ", input " << i;
+      if (some[i].defined()) {
+        EXPECT_EQ(values(some[i]), values(all[i]));
+      }
+    }
+  }
+}
+
+// w is only kept for dx, x only for dw: writing to what is not needed is allowed, else refused.
+TEST_P(Conv2d, KeepsOnlyWhatBackwardReads) {
+  const auto run = [&](bool x_wanted, bool w_wanted, bool writes_x) {
+    const Tensor x = tensor({1, 1, 1, 2}, {1, 2}).set_requires_grad(x_wanted);
+    const Tensor w = tensor({1, 1, 1, 2}, {3, 4}).set_requires_grad(w_wanted);
+    const Tensor y = conv2d(x, w);
+    (writes_x ? x : w).detach().fill_(7.0);
+    y.backward();
+    return values(x_wanted ? x.grad() : w.grad());
+  };
+  EXPECT_EQ(run(false, true, false), (Values{1, 2}));
+  EXPECT_EQ(run(true, false, true), (Values{3, 4}));
+  EXPECT_ERROR(run(false, true, true), ErrorCode::autograd, "conv2d: its saved x f64[1,1,1,2]");
+  EXPECT_ERROR(run(true, false, false), ErrorCode::autograd, "conv2d: its saved w f64[1,1,1,2]");
 }
 
 }  // namespace

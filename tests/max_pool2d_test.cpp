@@ -1,8 +1,6 @@
 // max_pool2d: PyTorch's goldens, cases known by hand, refusals and repeatability.
 #include "autograd/ops/max_pool2d.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 
@@ -10,21 +8,44 @@
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
+GRADUS_TEST_OP_CASES(max_pool2d);
+
 using Values = std::vector<double>;
 constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
-Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
-              MemoryFormat format = MemoryFormat::contiguous) {
-  return Tensor::from_vector(values, shape, {.dtype = dtype, .format = format})
-      .set_requires_grad(true);
-}
 Values values(const Tensor& x) { return x.to_vector<double>(); }
 
-TEST(MaxPool2d, Golden) {
+// Runs on the CPU and, where there is one, on the GPU.
+class MaxPool2d : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
+                MemoryFormat format = MemoryFormat::contiguous) {
+    return Tensor::from_vector(values, shape,
+                               {.dtype = dtype, .device = GetParam(), .format = format})
+        .set_requires_grad(true);
+  }
+  Tensor ones(const Shape& shape, DType dtype = DType::f32) {
+    return Tensor::ones(shape, {.dtype = dtype, .device = GetParam()});
+  }
+};
+class MaxPool2dFaults : public MaxPool2d {};
+
+constexpr auto kDeviceName = [](const testing::TestParamInfo<Device>& info) {
+  return info.param == kCpu ? "Cpu" : "Cuda";
+};
+INSTANTIATE_TEST_SUITE_P(On, MaxPool2d, testing::Values(kCpu, kCuda), kDeviceName);
+INSTANTIATE_TEST_SUITE_P(On, MaxPool2dFaults, testing::Values(kCpu, kCuda), kDeviceName);
+
+TEST_P(MaxPool2d, AgreesWithPyTorch) {
   int cases = 0;
   for (const ref::Json& json : ref::golden_cases("max_pool2d")) {
     for (const MemoryFormat format : kFormats) {
@@ -49,10 +70,10 @@ TEST(MaxPool2d, Golden) {
   EXPECT_EQ(cases, 18);
 }
 
-TEST(MaxPool2dFaults, D057PaddingNeverWins) {
+TEST_P(MaxPool2dFaults, D057PaddingNeverWins) {
   const Values x(25, -1.0);
   for (const MemoryFormat format : kFormats) {
-    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const DType dtype : kDTypes) {
       SCOPED_TRACE(concat(format, " ", dtype));
       const Tensor dropped =
           max_pool2d(tensor({1, 1, 5, 5}, x, dtype, format), {{3, 3}, {3, 3}, {1, 1}}, true);
@@ -67,11 +88,11 @@ TEST(MaxPool2dFaults, D057PaddingNeverWins) {
 }
 
 // The first of equals takes the whole gradient, a NaN beats every number, -inf can win.
-TEST(MaxPool2d, TiesNansAndInfinities) {
+TEST_P(MaxPool2d, TiesNansAndInfinities) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();
   for (const MemoryFormat format : kFormats) {
-    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const DType dtype : kDTypes) {
       SCOPED_TRACE(concat(format, " ", dtype));
       const Tensor x = tensor({1, 1, 2, 8},
                               {3, 3, 1, nan, -inf, -inf, inf, 2,  //
@@ -89,18 +110,18 @@ TEST(MaxPool2d, TiesNansAndInfinities) {
   }
 }
 
-// Overlapping windows add up: 300 ones of f16 would stop at 256 if every sum were rounded to bf16.
-TEST(MaxPool2d, SharedMaximumSumsInAcc) {
+// Overlapping windows add up: 300 ones would stop at 256 if every sum were rounded to bf16.
+TEST_P(MaxPool2d, SharedMaximumSumsInAcc) {
   Values x(600, 0.0);
   x[300] = 1;
   const Tensor a = tensor({1, 1, 1, 600}, x, DType::bf16);
   const Tensor y = max_pool2d(a, {{1, 300}, {1, 1}});
-  y.backward(Tensor::ones(y.shape(), {.dtype = DType::bf16}));
+  y.backward(ones(y.shape(), DType::bf16));
   EXPECT_EQ(values(a.grad())[300], 300);
 }
 
 // More than 256 elements in a window: the index needs more than a byte.
-TEST(MaxPool2d, LargeWindow) {
+TEST_P(MaxPool2d, LargeWindow) {
   Values x(20 * 17, 0.0);
   x[19 * 17 + 16] = 5;
   const Tensor a = tensor({1, 1, 20, 17}, x);
@@ -111,7 +132,7 @@ TEST(MaxPool2d, LargeWindow) {
   EXPECT_EQ(values(a.grad())[0], 0);
 }
 
-TEST(MaxPool2d, WithoutHistoryAndEmptyBatch) {
+TEST_P(MaxPool2d, WithoutHistoryAndEmptyBatch) {
   const Tensor x = tensor({1, 1, 2, 2}, {1, 4, 2, 3});
   {
     const NoGradGuard no_grad;
@@ -119,28 +140,28 @@ TEST(MaxPool2d, WithoutHistoryAndEmptyBatch) {
     EXPECT_EQ(values(y), Values{4});
     EXPECT_FALSE(y.requires_grad());
   }
-  const Tensor none = Tensor::empty({0, 3, 4, 4}).set_requires_grad(true);
+  const Tensor none = ones({0, 3, 4, 4}).set_requires_grad(true);
   const Tensor y = max_pool2d(none, {{2, 2}, {2, 2}});
   EXPECT_EQ(y.shape(), (Shape{0, 3, 2, 2}));
-  y.backward(Tensor::empty(y.shape()));
+  y.backward(ones(y.shape()));
   EXPECT_EQ(none.grad().shape(), none.shape());
 }
 
-TEST(MaxPool2d, RefusesWhatDoesNotFit) {
+TEST_P(MaxPool2d, RefusesWhatDoesNotFit) {
   const auto code = ErrorCode::invalid_argument;
-  const Tensor x = Tensor::ones({1, 1, 2, 2});
+  const Tensor x = ones({1, 1, 2, 2});
   EXPECT_ERROR(max_pool2d(x, {{3, 3}, {1, 1}}), code,
                "max_pool2d: padded input 2x2 is smaller than the dilated kernel 3x3");
   EXPECT_ERROR(max_pool2d(x, {{2, 2}, {1, 1}, {2, 0}}), code,
                "max_pool2d: padding must be at most half the kernel, got padding 2x0 and kernel "
                "2x2");
   EXPECT_ERROR(max_pool2d(x.reshape({2, 2}), {{2, 2}, {1, 1}}), code,
-               "max_pool2d: expected x [n, c, h, w], floating, got f32[2,2]@cpu");
+               "max_pool2d: expected x [n, c, h, w], floating, got f32[2,2]@");
   EXPECT_ERROR(max_pool2d(x.to(DType::u8), {{2, 2}, {1, 1}}), code, "u8[1,1,2,2]");
   EXPECT_ERROR(max_pool2d(x, {{2, 2}, {0, 1}}), code, "stride must be positive, got 0x1");
   // Both elements of the window lie beside the only column.
-  EXPECT_ERROR(max_pool2d(Tensor::ones({1, 1, 1, 1}), {{1, 2}, {1, 1}, {0, 1}, {1, 2}}), code,
-               "covers nothing but the padding of f32[1,1,1,1]@cpu");
+  EXPECT_ERROR(max_pool2d(ones({1, 1, 1, 1}), {{1, 2}, {1, 1}, {0, 1}, {1, 2}}), code,
+               "covers nothing but the padding of f32[1,1,1,1]@");
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ std::vector<Conv> blocked() {
        .bias = false},
       {.name = "first_3to17", .x = {1, 3, 5, 7}, .w = {17, 3, 3, 3}, .options = half},
       {.name = "c32to32", .x = {2, 32, 5, 9}, .w = {32, 32, 3, 3}, .options = same, .bias = false},
+      {.name = "batch17", .x = {17, 2, 12, 15}, .w = {5, 2, 3, 3}, .options = same},
       {.name = "c33to31", .x = {1, 33, 4, 15}, .w = {31, 33, 3, 3}, .options = same},
       {.name = "c8to64", .x = {2, 8, 3, 13}, .w = {64, 8, 3, 3}, .options = same},
       {.name = "c64to8", .x = {1, 64, 3, 5}, .w = {8, 64, 3, 3}, .options = half},
