@@ -1,0 +1,53 @@
+#include "core/ops/arithmetic.h"
+
+#include "cuda/map.cuh"
+
+namespace gradus {
+namespace {
+
+// The kind is the same for all threads, so that choosing it per element costs no divergence, and
+// one kernel per dtype serves all four.
+template <class A>
+struct Binary {
+  Arithmetic::Kind kind;
+  A alpha;
+  __device__ A operator()(A a, A b) const {
+    switch (kind) {
+      case Arithmetic::Kind::add:
+        return a + alpha * b;
+      case Arithmetic::Kind::sub:
+        return a - alpha * b;
+      case Arithmetic::Kind::mul:
+        return a * b;
+      default:
+        return a / b;
+    }
+  }
+};
+
+template <class A>
+struct ScaleShift {
+  A scale, shift;
+  __device__ A operator()(A x) const { return scale * x + shift; }
+};
+
+}  // namespace
+
+void run(Cuda& cuda, const Arithmetic& args) {
+  visit(Floating{}, args.y.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    map_elements<T>(cuda, args.y, args.a, args.b, Binary<A>{args.kind, static_cast<A>(args.alpha)});
+  });
+}
+
+void run(Cuda& cuda, const Affine& args) {
+  visit(Floating{}, args.y.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    map_elements<T>(cuda, args.y, args.x,
+                    ScaleShift<A>{static_cast<A>(args.scale), static_cast<A>(args.shift)});
+  });
+}
+
+}  // namespace gradus
