@@ -1,28 +1,37 @@
 // add, sub, mul, div and affine: values, broadcasting, gradients, empty tensors, refusals.
 #include "autograd/ops/arithmetic.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 
 #include "autograd/ops/sum.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
+GRADUS_TEST_OP_CASES(arithmetic);
+
 using Values = std::vector<double>;
 
-Tensor f64(const Values& values, const Shape& shape) {
-  return Tensor::from_vector<double>(values, shape);
-}
+class Arithmetic : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Tensor f64(const Values& values, const Shape& shape) {
+    return Tensor::from_vector(values, shape, {.dtype = DType::f64, .device = GetParam()});
+  }
+  Tensor leaf(const Values& values, const Shape& shape) {
+    return f64(values, shape).set_requires_grad(true);
+  }
+  TensorOptions options(DType dtype) const { return {.dtype = dtype, .device = GetParam()}; }
+};
+INSTANTIATE_TEST_SUITE_P(On, Arithmetic, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
 
-Tensor leaf(const Values& values, const Shape& shape) {
-  return f64(values, shape).set_requires_grad(true);
-}
-
-TEST(Arithmetic, ComputesEachKindInEveryDtype) {
+TEST_P(Arithmetic, ComputesEachKindInEveryDtype) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
     const Tensor a = f64({1, -2, 3, 8}, {4}).to(dtype), b = f64({4, 0.5, -1, 2}, {4}).to(dtype);
     EXPECT_EQ((a + b).dtype(), dtype);
@@ -36,7 +45,7 @@ TEST(Arithmetic, ComputesEachKindInEveryDtype) {
   }
 }
 
-TEST(Arithmetic, ComputesWithNumbers) {
+TEST_P(Arithmetic, ComputesWithNumbers) {
   const Tensor x = f64({1, 2, -4}, {3});
   EXPECT_EQ((x + 1).to_vector<double>(), (Values{2, 3, -3}));
   EXPECT_EQ((1 + x).to_vector<double>(), (Values{2, 3, -3}));
@@ -49,18 +58,18 @@ TEST(Arithmetic, ComputesWithNumbers) {
   EXPECT_EQ((-x).to_vector<double>(), (Values{-1, -2, 4}));
 }
 
-TEST(Arithmetic, DividesByANumberWithOneRounding) {
-  const Tensor x = Tensor::from_vector<float>({5, 7, 11}, {3});
+TEST_P(Arithmetic, DividesByANumberWithOneRounding) {
+  const Tensor x = f64({5, 7, 11}, {3}).to(DType::f32);
   EXPECT_EQ((x / 3).to_vector<float>(), (std::vector<float>{5.f / 3.f, 7.f / 3.f, 11.f / 3.f}));
 }
 
-TEST(Arithmetic, RoundsSixteenBitResultsOnce) {
+TEST_P(Arithmetic, RoundsSixteenBitResultsOnce) {
   // 2049 is a tie in f16; the sum with 2^-12 lies above it and must round up.
   const Tensor a = f64({2048}, {1}).to(DType::f16), b = f64({1 + 0x1p-10}, {1}).to(DType::f16);
   EXPECT_EQ((a + b).item<double>(), 2050);
 }
 
-TEST(Arithmetic, Broadcasts) {
+TEST_P(Arithmetic, Broadcasts) {
   const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
   EXPECT_EQ((a + f64({10, 20, 30}, {3})).to_vector<double>(), (Values{11, 22, 33, 14, 25, 36}));
   EXPECT_EQ((a + f64({10, 20}, {2, 1})).to_vector<double>(), (Values{11, 12, 13, 24, 25, 26}));
@@ -71,23 +80,25 @@ TEST(Arithmetic, Broadcasts) {
   EXPECT_ERROR(a + f64({1, 2}, {2}), ErrorCode::invalid_argument, "add: shapes [2,3] and [2]");
 }
 
-TEST(Arithmetic, ReadsAnyStrides) {
+TEST_P(Arithmetic, ReadsAnyStrides) {
   const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
   EXPECT_EQ((a.transpose(0, 1) + f64({1, 2, 3, 4, 5, 6}, {3, 2})).to_vector<double>(),
             (Values{2, 6, 5, 9, 8, 12}));
   EXPECT_EQ((a.slice(1, 0, 3, 2) * a.slice(1, 1, 3)).to_vector<double>(), (Values{2, 9, 20, 36}));
 }
 
-TEST(Arithmetic, KeepsChannelsLast) {
-  const Tensor x = Tensor::full({2, 3, 4, 5}, 2, {.format = MemoryFormat::channels_last});
-  const Tensor bias = Tensor::from_vector<float>({1, 2, 3}, {3, 1, 1});
+TEST_P(Arithmetic, KeepsChannelsLast) {
+  const Tensor x = Tensor::full(
+      {2, 3, 4, 5}, 2,
+      {.dtype = DType::f64, .device = GetParam(), .format = MemoryFormat::channels_last});
+  const Tensor bias = f64({1, 2, 3}, {3, 1, 1});
   EXPECT_TRUE((x + bias).is_contiguous(MemoryFormat::channels_last));
   EXPECT_TRUE((bias + x).is_contiguous(MemoryFormat::channels_last));
   EXPECT_TRUE((-x).is_contiguous(MemoryFormat::channels_last));
   EXPECT_EQ((x + bias).to_vector<float>(), (x.contiguous() + bias).contiguous().to_vector<float>());
 }
 
-TEST(Arithmetic, LongRowsAndManyRowsAreCovered) {
+TEST_P(Arithmetic, LongRowsAndManyRowsAreCovered) {
   // More than one tile along the row, and more rows than one tile.
   for (const Shape& shape : {Shape{3, 40001}, Shape{40001, 3}, Shape{100003}}) {
     std::vector<double> values(static_cast<size_t>(shape.numel()));
@@ -102,7 +113,7 @@ TEST(Arithmetic, LongRowsAndManyRowsAreCovered) {
   }
 }
 
-TEST(Arithmetic, PassesNanAndInfinity) {
+TEST_P(Arithmetic, PassesNanAndInfinity) {
   const double inf = std::numeric_limits<double>::infinity();
   const Tensor a = f64({inf, -inf, inf, 0}, {4}), b = f64({1, 1, -inf, 0}, {4});
   const Values sum = (a + b).to_vector<double>(), quotient = (a / b).to_vector<double>();
@@ -112,7 +123,7 @@ TEST(Arithmetic, PassesNanAndInfinity) {
   EXPECT_TRUE(std::isnan(quotient[3]));
 }
 
-TEST(Arithmetic, GradientsOfAddAndSub) {
+TEST_P(Arithmetic, GradientsOfAddAndSub) {
   Tensor a = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({5, 6}, {2});
   const Tensor dy = f64({1, 10, 100, 1000}, {2, 2});
   add(a, b, 3).backward(dy);
@@ -125,7 +136,7 @@ TEST(Arithmetic, GradientsOfAddAndSub) {
   EXPECT_EQ(b.grad().to_vector<double>(), (Values{101, 1010}));
 }
 
-TEST(Arithmetic, GradientsOfMulAndDiv) {
+TEST_P(Arithmetic, GradientsOfMulAndDiv) {
   Tensor a = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({2, 4}, {2, 1});
   const Tensor dy = f64({1, 10, 100, 1000}, {2, 2});
   mul(a, b).backward(dy);
@@ -138,14 +149,14 @@ TEST(Arithmetic, GradientsOfMulAndDiv) {
   EXPECT_EQ(b.grad().to_vector<double>(), (Values{-(1 + 20) / 4., -(300 + 4000) / 16.}));
 }
 
-TEST(Arithmetic, GradientsOfNumbers) {
+TEST_P(Arithmetic, GradientsOfNumbers) {
   const Tensor x = leaf({1, 2}, {2});
   sum(3 * x - 1 + (1 - x) + x / 4 + 8 / x - (-x)).backward();
   EXPECT_EQ(x.grad().to_vector<double>(), (Values{3 - 1 + 0.25 - 8 + 1, 3 - 1 + 0.25 - 2 + 1}));
 }
 
 // Only the operands that ask for a gradient get one, and the others' work is skipped.
-TEST(Arithmetic, FrozenOperandsGetNoGradient) {
+TEST_P(Arithmetic, FrozenOperandsGetNoGradient) {
   using Function = Tensor (*)(const Tensor&, const Tensor&);
   const Function functions[] = {
       [](const Tensor& a, const Tensor& b) { return add(a, b); },
@@ -179,34 +190,35 @@ TEST(Arithmetic, FrozenOperandsGetNoGradient) {
   }
 }
 
-TEST(Arithmetic, EmptyTensors) {
+TEST_P(Arithmetic, EmptyTensors) {
   for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
-      Tensor a = Tensor::empty(shape, {.dtype = dtype}), b = Tensor::empty(shape, {.dtype = dtype});
+      Tensor a = Tensor::empty(shape, options(dtype)), b = Tensor::empty(shape, options(dtype));
       a.set_requires_grad(true);
       b.set_requires_grad(true);
       const Tensor y = 2 * (a + b) * (a - b) / b;
       EXPECT_EQ(y.shape(), shape);
-      y.backward(Tensor::empty(shape, {.dtype = dtype}));
+      y.backward(Tensor::empty(shape, options(dtype)));
       EXPECT_EQ(a.grad().shape(), shape);
       EXPECT_EQ(b.grad().shape(), shape);
     }
   }
   // An operand repeated along an empty axis has gradient 0, not garbage.
   const Tensor row = leaf({1, 2, 3}, {3});
-  (Tensor::empty({0, 3}, {.dtype = DType::f64}) * row)
-      .backward(Tensor::empty({0, 3}, {.dtype = DType::f64}));
+  (Tensor::empty({0, 3}, options(DType::f64)) * row)
+      .backward(Tensor::empty({0, 3}, options(DType::f64)));
   EXPECT_EQ(row.grad().to_vector<double>(), (Values{0, 0, 0}));
 }
 
-TEST(Arithmetic, RefusesMixedAndIntegerDtypes) {
-  const Tensor a = Tensor::ones({2}), b = Tensor::ones({2}, {.dtype = DType::f16});
+TEST_P(Arithmetic, RefusesMixedAndIntegerDtypes) {
+  const Tensor a = Tensor::ones({2}, options(DType::f32)),
+               b = Tensor::ones({2}, options(DType::f16));
   EXPECT_ERROR(a + b, ErrorCode::invalid_argument,
-               "add: expected two tensors of one floating dtype, got f32[2]@cpu and f16[2]@cpu");
+               "add: expected two tensors of one floating dtype, got f32[2]@");
   EXPECT_ERROR(a / b, ErrorCode::invalid_argument, "div: ");
-  const Tensor i = Tensor::ones({2}, {.dtype = DType::i64});
-  EXPECT_ERROR(i * i, ErrorCode::invalid_argument, "mul: ", "i64[2]@cpu");
-  EXPECT_ERROR(i * 2, ErrorCode::invalid_argument, "affine: ", "i64[2]@cpu");
+  const Tensor i = Tensor::ones({2}, options(DType::i64));
+  EXPECT_ERROR(i * i, ErrorCode::invalid_argument, "mul: ", "i64[2]@");
+  EXPECT_ERROR(i * 2, ErrorCode::invalid_argument, "affine: ", "i64[2]@");
 }
 
 }  // namespace

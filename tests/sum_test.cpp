@@ -1,8 +1,6 @@
 // sum, mean and sum_to: values, accuracy, order of addition, gradients, empty sets.
 #include "autograd/ops/sum.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "autograd/ops/arithmetic.h"
@@ -10,9 +8,12 @@
 #include "core/ops/sum.h"
 #include "cpu/context.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
+
+GRADUS_TEST_OP_CASES(sum);
 
 using Values = std::vector<double>;
 
@@ -22,12 +23,23 @@ Values iota(int64_t count, double first = 1) {
   return values;
 }
 
-Tensor f64(const Values& values, const Shape& shape) {
-  return Tensor::from_vector<double>(values, shape);
-}
+class Sum : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Tensor f64(const Values& values, const Shape& shape) {
+    return Tensor::from_vector(values, shape, {.dtype = DType::f64, .device = GetParam()});
+  }
+  TensorOptions options(DType dtype = DType::f32) const {
+    return {.dtype = dtype, .device = GetParam()};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, Sum, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
 
 // Fault D048: widths that are no power of two, and one after a power of two.
-TEST(Sum, CountsEveryElement) {
+TEST_P(Sum, CountsEveryElement) {
   for (const int64_t count : {1, 7, 31, 32, 33, 48, 63, 1000, 1025, 4095, 4097, 100003, 300007}) {
     const double want = static_cast<double>(count) * static_cast<double>(count + 1) / 2;
     EXPECT_EQ(sum(f64(iota(count), {count})).item<double>(), want) << count;
@@ -39,7 +51,7 @@ TEST(Sum, CountsEveryElement) {
   }
 }
 
-TEST(Sum, AnyAxesOfAnyStrides) {
+TEST_P(Sum, AnyAxesOfAnyStrides) {
   // Element (i, j, k, l) is 1000 i + 100 j + 10 k + l.
   Values values;
   const Shape shape{2, 3, 4, 5};
@@ -81,28 +93,28 @@ TEST(Sum, AnyAxesOfAnyStrides) {
   }
 }
 
-TEST(Sum, RemovesOrKeepsAxes) {
-  const Tensor x = Tensor::ones({2, 3, 4});
+TEST_P(Sum, RemovesOrKeepsAxes) {
+  const Tensor x = Tensor::ones({2, 3, 4}, options());
   EXPECT_EQ(sum(x).shape(), Shape{});
   EXPECT_EQ(sum(x, {}, true).shape(), (Shape{1, 1, 1}));
   EXPECT_EQ(sum(x, {-1}).shape(), (Shape{2, 3}));
   EXPECT_EQ(sum(x, {0, 2}).shape(), (Shape{3}));
   EXPECT_EQ(sum(x, {2, 0}, true).shape(), (Shape{1, 3, 1}));
-  EXPECT_EQ(sum(Tensor::full({}, 3)).item<float>(), 3);
+  EXPECT_EQ(sum(Tensor::full({}, 3, options())).item<float>(), 3);
   EXPECT_ERROR(sum(x, {3}), ErrorCode::invalid_argument, "sum: axis 3");
   EXPECT_ERROR(mean(x, {1, -2}), ErrorCode::invalid_argument, "mean: axis -2 is named twice");
-  EXPECT_ERROR(sum(Tensor::ones({2}, {.dtype = DType::i32})), ErrorCode::invalid_argument,
-               "sum: expected a floating dtype, got i32[2]@cpu");
+  EXPECT_ERROR(sum(Tensor::ones({2}, options(DType::i32))), ErrorCode::invalid_argument,
+               "sum: expected a floating dtype, got i32[2]@");
 }
 
 // Fault D004: a serial f32 sum of these gives a mean of 0.1710. Equal terms are the worst case for
 // any order, since their rounding errors have one sign.
-TEST(Sum, LongF32SumsStayAccurate) {
+TEST_P(Sum, LongF32SumsStayAccurate) {
   const int64_t count = int64_t{1} << 24;
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = i % 2 ? 0.3f : 0.1f;
   const double exact = static_cast<double>(count / 2) * (double{0.1f} + double{0.3f});
-  const Tensor row = Tensor::from_vector(values, {count});
+  const Tensor row = Tensor::from_vector(values, {count}, options());
   const Tensor columns = row.reshape({count / 2, 2});
   EXPECT_NEAR(sum(row).item<double>() / exact, 1, 2e-6);
   EXPECT_NEAR(mean(row).item<double>(), 0.2, 4e-7);
@@ -112,20 +124,20 @@ TEST(Sum, LongF32SumsStayAccurate) {
 }
 
 // Faults D046 and D031: neither the sum nor the count is ever held in 16 bits.
-TEST(Sum, SixteenBitSumsAreKeptInF32) {
-  const auto ones = [](int64_t n, DType dtype) { return Tensor::ones({n}, {.dtype = dtype}); };
+TEST_P(Sum, SixteenBitSumsAreKeptInF32) {
+  const auto ones = [&](int64_t n, DType dtype) { return Tensor::ones({n}, options(dtype)); };
   EXPECT_EQ(mean(ones(65520, DType::f16)).item<double>(), 1.0);
   EXPECT_EQ(mean(ones(100000, DType::f16)).item<double>(), 1.0);
-  EXPECT_EQ(mean(Tensor::full({3}, 40000, {.dtype = DType::f16})).item<double>(), 40000);
+  EXPECT_EQ(mean(Tensor::full({3}, 40000, options(DType::f16))).item<double>(), 40000);
   EXPECT_EQ(sum(ones(4096, DType::bf16)).item<double>(), 4096);
   EXPECT_EQ(sum(ones(70000, DType::f16)).item<double>(), INFINITY);
   // The contract also offers the sum itself in f32.
-  const Tensor x = ones(70000, DType::f16), y = Tensor::empty({1});
-  launch(Sum{.x = x.raw(), .y = y.raw()});
+  const Tensor x = ones(70000, DType::f16), y = Tensor::empty({1}, options());
+  launch(gradus::Sum{.x = x.raw(), .y = y.raw()});
   EXPECT_EQ(y.item<double>(), 70000);
 }
 
-TEST(Sum, BitsDoNotDependOnThreads) {
+TEST(SumThreads, BitsDoNotDependOnThreads) {
   Cpu& context = cpu();
   const int before = context.threads();
   std::vector<float> values(3 * 70001);
@@ -145,25 +157,25 @@ TEST(Sum, BitsDoNotDependOnThreads) {
 }
 
 // Fault D047.
-TEST(Sum, EmptySets) {
-  const Tensor x = Tensor::empty({0, 4});
+TEST_P(Sum, EmptySets) {
+  const Tensor x = Tensor::empty({0, 4}, options());
   EXPECT_EQ(sum(x, {0}).to_vector<double>(), Values(4, 0.0));
   for (const double value : mean(x, {0}).to_vector<double>()) EXPECT_TRUE(std::isnan(value));
   EXPECT_EQ(sum(x, {1}).shape(), Shape{0});
   EXPECT_EQ(mean(x, {1}).shape(), Shape{0});
   EXPECT_EQ(sum(x).item<double>(), 0);
-  Tensor leaf = Tensor::empty({0, 4}).set_requires_grad(true);
+  Tensor leaf = Tensor::empty({0, 4}, options()).set_requires_grad(true);
   sum(leaf).backward();
   EXPECT_EQ(leaf.grad().shape(), (Shape{0, 4}));
 }
 
-TEST(Sum, PassesNanAndInfinity) {
+TEST_P(Sum, PassesNanAndInfinity) {
   EXPECT_TRUE(std::isnan(sum(f64({1, NAN, 2}, {3})).item<double>()));
   EXPECT_EQ(sum(f64({1, INFINITY, 2}, {3})).item<double>(), INFINITY);
   EXPECT_TRUE(std::isnan(sum(f64({-INFINITY, INFINITY}, {2})).item<double>()));
 }
 
-TEST(Sum, GradientIsTheExpandedUpstream) {
+TEST_P(Sum, GradientIsTheExpandedUpstream) {
   Tensor x = f64(iota(6), {2, 3}).set_requires_grad(true);
   // The tensor between sees the gradient before the leaf's copy is made.
   Strides strides;
@@ -181,8 +193,8 @@ TEST(Sum, GradientIsTheExpandedUpstream) {
 }
 
 // Fault D049: the inner gradient is a stride-0 view.
-TEST(Sum, ChainedMeans) {
-  Tensor x = Tensor::zeros({3, 2, 7, 7}, {.dtype = DType::f64}).set_requires_grad(true);
+TEST_P(Sum, ChainedMeans) {
+  Tensor x = Tensor::zeros({3, 2, 7, 7}, options(DType::f64)).set_requires_grad(true);
   mean(mean(x, {3}), {2}).backward(f64(iota(6), {3, 2}));
   const Values grad = x.grad().to_vector<double>();
   for (size_t i = 0; i < grad.size(); ++i) {
@@ -190,7 +202,7 @@ TEST(Sum, ChainedMeans) {
   }
 }
 
-TEST(Sum, SumToUndoesBroadcasting) {
+TEST_P(Sum, SumToUndoesBroadcasting) {
   Tensor x = f64(iota(24), {2, 3, 4}).set_requires_grad(true);
   EXPECT_EQ(sum_to(x, {3, 1}).to_vector<double>(), (Values{68, 100, 132}));
   EXPECT_EQ(sum_to(x, {4}).to_vector<double>(), (Values{66, 72, 78, 84}));

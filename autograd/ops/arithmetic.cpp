@@ -56,14 +56,24 @@ Tensor add_or_sub(Kind kind, const Tensor& a, const Tensor& b, double alpha) {
   return y;
 }
 
+// Gradients of 16-bit operands are computed in f32 and rounded once where more than one step makes
+// them.
+Tensor widened(const Tensor& x) { return x.to(acc_dtype(x.dtype())); }
+
 struct MulNode final : Node {
   Saved a, b;  // each only where the other's gradient needs it
   Shape a_shape, b_shape;
 
   std::string_view name() const override { return "mul"; }
   void backward(const Tensor& dy, Gradients& grads) override {
-    if (grads.wanted(0)) grads.set(0, sum_to(mul(dy, b.get(name(), "b")), a_shape));
-    if (grads.wanted(1)) grads.set(1, sum_to(mul(dy, a.get(name(), "a")), b_shape));
+    if (grads.wanted(0)) grads.set(0, product(dy, b.get(name(), "b"), a_shape));
+    if (grads.wanted(1)) grads.set(1, product(dy, a.get(name(), "a"), b_shape));
+  }
+
+ private:
+  static Tensor product(const Tensor& dy, const Tensor& other, const Shape& shape) {
+    if (dy.shape() == shape) return mul(dy, other);
+    return sum_to(mul(widened(dy), widened(other)), shape).to(dy.dtype());
   }
 };
 
@@ -73,13 +83,13 @@ struct DivNode final : Node {
 
   std::string_view name() const override { return "div"; }
   void backward(const Tensor& dy, Gradients& grads) override {
-    const Tensor divisor = b.get(name(), "b");
-    const Tensor da = div(dy, divisor);
-    if (grads.wanted(0)) grads.set(0, sum_to(da, a_shape));
+    const Tensor divisor = widened(b.get(name(), "b"));
+    const Tensor da = div(widened(dy), divisor);
+    if (grads.wanted(0)) grads.set(0, sum_to(da, a_shape).to(dy.dtype()));
     // db = -dy a / b^2, as -(dy / b)·(a / b), which overflows no earlier than its result.
     if (grads.wanted(1)) {
-      const Tensor ratio = div(a.get(name(), "a"), divisor);
-      grads.set(1, affine(sum_to(mul(da, ratio), b_shape), -1.0));
+      const Tensor ratio = div(widened(a.get(name(), "a")), divisor);
+      grads.set(1, affine(sum_to(mul(da, ratio), b_shape), -1.0).to(dy.dtype()));
     }
   }
 };

@@ -1,0 +1,93 @@
+// Activations: the cases, and the facts of each function.
+#include "autograd/ops/activation.h"
+
+#include <cmath>
+
+#include "autograd/grad_mode.h"
+#include "autograd/ops/arithmetic.h"
+#include "autograd/ops/sum.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/op_modes.h"
+
+namespace gradus {
+namespace {
+
+GRADUS_TEST_OP_CASES(activation);
+
+using Values = std::vector<double>;
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+class Relu : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Tensor tensor(const Values& values, DType dtype = DType::f64) {
+    return Tensor::from_vector(values, {static_cast<int64_t>(values.size())},
+                               {.dtype = dtype, .device = GetParam()});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, Relu, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+// Fault D067.
+TEST_P(Relu, PassesNanAndCutsNegativeZero) {
+  for (const DType dtype : kDTypes) {
+    Tensor x = tensor({NAN, -1, 2, -0.0, INFINITY, 0, -INFINITY}, dtype).set_requires_grad(true);
+    const Tensor y = relu(x);
+    const Values values = y.to_vector<double>();
+    EXPECT_TRUE(std::isnan(values[0])) << to_string(dtype);
+    EXPECT_EQ(Values(values.begin() + 1, values.end()), (Values{0, 2, 0, INFINITY, 0, 0}));
+    EXPECT_FALSE(std::signbit(values[3])) << "-0 must become 0";
+    sum(y).backward();
+    const Values grad = x.grad().to_vector<double>();
+    EXPECT_EQ(Values(grad.begin() + 1, grad.end()), (Values{0, 1, 0, 1, 0, 0}));
+  }
+}
+
+TEST_P(Relu, CutOffElementsGetZeroWhateverComesDown) {
+  Tensor x = tensor({-1, -1, -1, 1}).set_requires_grad(true);
+  relu(x).backward(tensor({NAN, INFINITY, 5, INFINITY}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (Values{0, 0, 0, INFINITY}));
+}
+
+TEST_P(Relu, ReadsAnyStridesBothWays) {
+  Tensor x = tensor({-1, 2, 3, -4, 5, -6}).reshape({2, 3}).detach().set_requires_grad(true);
+  const Tensor y = relu(x.transpose(0, 1));
+  EXPECT_EQ(y.to_vector<double>(), (Values{0, 0, 2, 5, 3, 0}));
+  // The gradient of a sum is a stride-0 view.
+  sum(y, {1}).backward(tensor({1, 10, 100}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (Values{0, 10, 100, 0, 10, 0}));
+}
+
+TEST_P(Relu, SavesItsOutputOnly) {
+  Tensor x = tensor({-1, 2}).set_requires_grad(true);
+  const Tensor between = x * 1.0;
+  const Tensor y = relu(between);
+  {
+    const NoGradGuard no_grad;
+    between.detach().fill_(7);  // not saved: harmless
+  }
+  sum(y).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (Values{0, 1}));
+  const Tensor z = relu(x * 1.0);
+  z.detach().zero_();
+  EXPECT_ERROR(sum(z).backward(), ErrorCode::autograd, "relu: its saved y", "version 0", "1 in");
+}
+
+TEST_P(Relu, RefusesIntegers) {
+  EXPECT_ERROR(relu(Tensor::ones({2}, {.dtype = DType::i32, .device = GetParam()})),
+               ErrorCode::invalid_argument, "relu: expected a floating dtype, got i32[2]@");
+}
+
+TEST(ActivationNames, RoundTrip) {
+  for (const std::string& name : activation_names()) {
+    EXPECT_EQ(to_string(parse_activation(name)), name);
+  }
+  EXPECT_EQ(parse_activation("relu"), activation_of<gradus::Relu>);
+  EXPECT_ERROR(parse_activation("rleu"), ErrorCode::invalid_argument,
+               "activation: expected one of relu", "got 'rleu'");
+}
+
+}  // namespace
+}  // namespace gradus
