@@ -21,6 +21,7 @@ target_sources(gradus PUBLIC
     core/view.h
     core/ops/window.h
     autograd/autocast.h
+    autograd/gradcheck.h
     autograd/grad_mode.h
     autograd/node.h
     autograd/saved.h
