@@ -7,8 +7,8 @@
   scripts/gpu_results.py stale                            lists the ops whose sources have changed
                                                           since, or that never passed
 
-The sources of an op are cuda/OP.cu, its contract core/ops/OP.h, and every .cuh and contract that
-they include, directly or not. A note holds their hash, the card, the date and the number of tests.
+The sources of an op are cuda/OP.cu and the further .cu files of its line in CMakeLists.txt, its
+contract core/ops/OP.h, and every .cuh and contract that they include, directly or not. A note holds their hash, the card, the date and the number of tests.
 """
 
 import argparse
@@ -32,7 +32,9 @@ def ops():
 
 def sources(op):
     """The op's own files and what they include, sorted."""
-    found, waiting = set(), [f"cuda/{op}.cu", f"core/ops/{op}.h"]
+    line = re.search(rf"^gradus_add_op\({op}\b([^)]*)\)", (ROOT / "CMakeLists.txt").read_text(), re.M)
+    further = [f"cuda/{name}" for name in re.findall(r"\S+\.cu\b", line[1])]
+    found, waiting = set(), [f"cuda/{op}.cu", f"core/ops/{op}.h", *further]
     while waiting:
         path = waiting.pop()
         if path in found or not (ROOT / path).exists():

@@ -53,9 +53,11 @@ if(GRADUS_HAS_CUDA)
   target_link_libraries(gradus PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvtx3)
 endif()
 
-# gradus_add_op(NAME): the op's files, wherever they exist under its name. A contract without a
-# CPU or CUDA file fails at link time, since its run() is declared.
+# gradus_add_op(NAME [CUDA FILES...]): the op's files, wherever they exist under its name, and further
+# files of cuda/. A contract without a CPU or CUDA file fails at link time, since its run() is
+# declared.
 function(gradus_add_op op)
+  cmake_parse_arguments(arg "" "" "CUDA" ${ARGN})
   if(NOT EXISTS ${PROJECT_SOURCE_DIR}/core/ops/${op}.h)
     message(FATAL_ERROR "gradus_add_op(${op}): core/ops/${op}.h, its contract, is missing")
   endif()
@@ -74,6 +76,9 @@ function(gradus_add_op op)
   endforeach()
   if(GRADUS_HAS_CUDA)
     target_sources(gradus PRIVATE cuda/${op}.cu)
+    foreach(file IN LISTS arg_CUDA)
+      target_sources(gradus PRIVATE cuda/${file})
+    endforeach()
   endif()
   if(EXISTS ${PROJECT_SOURCE_DIR}/bench/cases/${op}.cpp)
     target_sources(gradus_cases PRIVATE bench/cases/${op}.cpp)

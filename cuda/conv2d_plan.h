@@ -1,0 +1,92 @@
+// Launch choices of conv2d, as pure host functions of the shape.
+#pragma once
+
+#include "cuda/plan.h"
+
+namespace gradus {
+
+enum class ConvMath : uint8_t { tensor, f32, f64 };
+
+struct ConvTile {
+  int rows = 0;
+  int columns = 0;
+  friend bool operator==(const ConvTile&, const ConvTile&) = default;
+};
+
+// Blocks that fill a large card: three on each of 132 multiprocessors. A constant, so that the sums
+// are the same on every card.
+inline constexpr int64_t kConvBlocks = 396;
+
+// Whether the direct kernels take a convolution: few input channels per group (first layers,
+// depthwise), and the weights of some output channels fit shared memory.
+inline bool conv_is_direct(int64_t channels, int64_t taps) {
+  return channels <= 4 && channels * taps <= 160;
+}
+
+// Tile of pixels x output channels of the implicit GEMM. `divided`: backward to the input with a
+// stride, which most taps of a pixel miss.
+inline ConvTile plan_conv_gather(ConvMath math, int64_t pixels, int64_t columns, int64_t groups,
+                                 bool divided) {
+  if (math == ConvMath::f64) return {64, 32};
+  if (columns <= 32) return {128, 32};
+  if (divided) return {64, 64};
+  const auto blocks = [&](int64_t rows, int64_t across) {
+    return ceil_div(pixels, rows) * ceil_div(columns, across) * groups;
+  };
+  if (math == ConvMath::tensor && columns > 64 && blocks(128, 128) >= kConvBlocks) {
+    return {128, 128};
+  }
+  return blocks(128, 64) >= 2 * kConvBlocks ? ConvTile{128, 64} : ConvTile{64, 64};
+}
+
+struct ConvWgradPlan {
+  ConvTile tile;  // output channels x positions (r, s, channel)
+  Chunks chunks;  // of the pixels
+};
+
+// rows: output channels per group; depth: taps · channels per group.
+inline ConvWgradPlan plan_conv_wgrad(ConvMath math, int64_t pixels, int64_t rows, int64_t depth,
+                                     int64_t groups) {
+  ConvTile tile{rows <= 32 ? 32 : 64, 96};
+  if (math == ConvMath::f64) tile = {32, 48};
+  const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns) * groups;
+  const int64_t most = std::max<int64_t>(1, kConvBlocks / tiles);
+  return {tile, plan_chunks(pixels, 256, most, 64)};
+}
+
+// How the 256 threads of a direct kernel are laid out: `channel_lanes` next to each other on
+// channels (each thread has `per_thread` of them), the rest on pixels.
+struct ConvDirectPlan {
+  static constexpr int kThreads = 256;
+  int per_thread = 1;
+  int channel_lanes = 1;
+  int64_t channel_tiles = 1;
+  int pixel_lanes() const { return kThreads / channel_lanes; }
+};
+
+// `pack`: channels that a thread can take at once if they are in one group.
+inline ConvDirectPlan plan_conv_direct(int64_t channels, int64_t channels_per_group, int pack,
+                                       bool channels_last) {
+  ConvDirectPlan plan;
+  plan.per_thread = channels_per_group % pack == 0 ? pack : 1;
+  const int64_t most = plan.per_thread == 1 ? 32 : 8;
+  if (channels_last) {
+    while (plan.channel_lanes < most && plan.channel_lanes * plan.per_thread < channels) {
+      plan.channel_lanes *= 2;
+    }
+  }
+  plan.channel_tiles = ceil_div(channels, int64_t{plan.channel_lanes} * plan.per_thread);
+  return plan;
+}
+
+// Chunks of the pixels for the sums of a direct kernel.
+inline Chunks plan_conv_direct_sum(int64_t pixels, const ConvDirectPlan& plan) {
+  const int64_t most = std::max<int64_t>(1, 2 * kConvBlocks / plan.channel_tiles);
+  return plan_chunks(pixels, 128, most);
+}
+
+// Second stage of a sum over chunks: a block has so many outputs, and 256 / columns threads for
+// each.
+inline int plan_conv_reduce_columns(int64_t outputs) { return outputs < 4096 ? 8 : 32; }
+
+}  // namespace gradus

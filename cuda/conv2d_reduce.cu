@@ -1,0 +1,58 @@
+// Second stage of the weight and bias gradients: the slices' partial sums, added in order.
+#include "core/dtype.h"
+#include "cuda/conv2d_kernels.h"
+#include "cuda/launch_kernel.cuh"
+
+namespace gradus {
+namespace {
+
+constexpr int kThreads = 256;
+
+// math    out[row][c][tap] = Σ_slice partials[slice][row][tap][c]
+// grid    one block per `columns` neighbouring partial sums; 256 / columns threads add for each
+// bytes   the partials once
+// smem    one sum per thread
+// order   a thread adds every (256 / columns)-th slice, then the threads' sums are added in order
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    conv2d_reduce(const __grid_constant__ SliceSum p, int columns) {
+  using Acc = acc_t<T>;
+  __shared__ Acc sums[kThreads];
+  const int lanes = kThreads / columns;
+  const int lane = threadIdx.x / columns, column = threadIdx.x % columns;
+  const int64_t per_row = static_cast<int64_t>(p.padded_channels) * p.taps;
+  const int64_t count = p.rows * per_row;
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
+  Acc sum = 0;
+  if (e < count) {
+    const Acc* at = static_cast<const Acc*>(p.partials) + e;
+#pragma unroll 8
+    for (int64_t slice = lane; slice < p.slices; slice += lanes) sum += at[slice * count];
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (lane != 0 || e >= count) return;
+  for (int i = 1; i < lanes; ++i) sum += sums[i * columns + column];
+  const int64_t row = e / per_row;
+  const int position = static_cast<int>(e % per_row);
+  const int tap = position / p.padded_channels, c = position % p.padded_channels;
+  if (c < p.channels) {
+    static_cast<T*>(p.out)[(row * p.channels + c) * p.taps + tap] = static_cast<T>(sum);
+  }
+}
+
+}  // namespace
+
+void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
+  const int64_t count = p.rows * p.padded_channels * p.taps;
+  if (count == 0) return;
+  const int columns = plan_conv_reduce_columns(count);
+  const int64_t blocks = ceil_div(count, columns);
+  visit(Floating{}, out, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
+                  columns);
+  });
+}
+
+}  // namespace gradus
