@@ -193,7 +193,11 @@ void cuda_check(Cuda& cuda, cudaError_t status, std::string_view what) {
 }
 
 Device device_of(const Cuda& cuda) { return {DeviceType::cuda, cuda.index()}; }
-std::shared_ptr<Allocator> allocator_of(Cuda& cuda) { return cuda.allocator(); }
+
+std::shared_ptr<Allocator> allocator_of(Cuda& cuda) {
+  require_working(cuda, "allocate");
+  return cuda.allocator();
+}
 
 void synchronize(Cuda& cuda) {
   require_working(cuda, "synchronize");

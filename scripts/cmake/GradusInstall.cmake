@@ -29,6 +29,7 @@ target_sources(gradus PUBLIC
     cpu/context.h
     cuda/context.h
     cuda/graph.h
+    nn/capture.h
     nn/data/image_set.h
     nn/data/loader.h
     nn/finite_check.h

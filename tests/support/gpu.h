@@ -19,3 +19,13 @@ inline void PrintTo(const Device& device, std::ostream* out) { *out << to_string
     const ::gradus::Device needed_ = needed;                                         \
     if (needed_ != ::gradus::kCpu && !::gradus::has_gpu()) GTEST_SKIP() << "no GPU"; \
   } while (false)
+
+namespace gradus::test {
+
+// The base of suites of which every test needs a GPU.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(kCuda); }
+};
+
+}  // namespace gradus::test
