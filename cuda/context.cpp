@@ -199,6 +199,10 @@ std::shared_ptr<Allocator> allocator_of(Cuda& cuda) {
   return cuda.allocator();
 }
 
+void set_allocator(Cuda& cuda, std::shared_ptr<Allocator> allocator) {
+  cuda.set_allocator(std::move(allocator));
+}
+
 void synchronize(Cuda& cuda) {
   require_working(cuda, "synchronize");
   require_no_capture(cuda, "synchronize");

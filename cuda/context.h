@@ -56,7 +56,10 @@ class Cuda {
   std::shared_ptr<Storage> exchange_workspace(std::shared_ptr<Storage> workspace);
 
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
-  void set_allocator(std::shared_ptr<Allocator> allocator) { allocator_ = std::move(allocator); }
+  void set_allocator(std::shared_ptr<Allocator> allocator) {
+    workspace_.reset();  // the next one is the new allocator's
+    allocator_ = std::move(allocator);
+  }
   // The caching allocator beneath any that a test has put in front of it.
   CudaAllocator& caching_allocator() const { return *caching_allocator_; }
 
