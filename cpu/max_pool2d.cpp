@@ -1,15 +1,29 @@
 #include "core/ops/max_pool2d.h"
 
+#include <limits>
+#include <type_traits>
+
 #include "cpu/dispatch.h"
 #include "cpu/parallel.h"
+#include "cpu/vector.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
+
+// Outputs of one row that are worked on together in a contiguous tensor.
+constexpr int64_t kRun = 64;
+
+// The tap of each running maximum, as wide as the value so that both fill vectors alike.
+template <class T>
+using Tap = std::conditional_t<sizeof(acc_t<T>) == 8, int64_t, int32_t>;
 
 // Extents and element strides of one pooling; x and y stand for dx and dy in backward.
 struct Geometry {
   int64_t n, c, h, w, p, q;
   Strides x, y;
+  bool channels_last;
+  bool pairs;  // windows of 2 x 2 side by side, all inside x
   Window window;
 
   Geometry(const AnyView& x_view, const AnyView& y_view, const Window& win)
@@ -19,67 +33,310 @@ struct Geometry {
         w(x_view.shape[3]),
         p(y_view.shape[2]),
         q(y_view.shape[3]),
-        x(strides_of(x_view.shape, format_of(x_view, "max_pool2d"))),
-        y(strides_of(y_view.shape, format_of(x_view, "max_pool2d"))),
-        window(win) {}
+        channels_last(format_of(x_view, "max_pool2d") == MemoryFormat::channels_last),
+        window(win) {
+    const auto format = channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+    x = strides_of(x_view.shape, format);
+    y = strides_of(y_view.shape, format);
+    constexpr Pair two{2, 2};
+    pairs = win.kernel == two && win.stride == two && win.padding == Pair{0, 0} &&
+            win.dilation == Pair{1, 1} && 2 * p <= h && 2 * q <= w;
+  }
 
-  // Offset within a plane of x of element `tap` of the window at (pi, qi), or -1 outside x.
-  int64_t offset(int64_t pi, int64_t qi, int64_t tap) const {
-    const int64_t hi =
-        pi * window.stride[0] - window.padding[0] + tap / window.kernel[1] * window.dilation[0];
-    const int64_t wi =
-        qi * window.stride[1] - window.padding[1] + tap % window.kernel[1] * window.dilation[1];
-    return hi < 0 || hi >= h || wi < 0 || wi >= w ? -1 : hi * x[2] + wi * x[3];
+  // Position along an axis (0: h, 1: w) of tap 0 of window i.
+  int64_t start(size_t axis, int64_t i) const {
+    return i * window.stride[axis] - window.padding[axis];
+  }
+  int64_t taps(size_t axis) const { return window.kernel[axis]; }
+  // The first tap of window i inside the axis, and the end of those inside.
+  int64_t first_tap(size_t axis, int64_t i) const {
+    const int64_t outside = -start(axis, i), dilation = window.dilation[axis];
+    return outside <= 0 ? 0 : (outside + dilation - 1) / dilation;
+  }
+  int64_t end_tap(size_t axis, int64_t i) const {
+    const int64_t room = (axis == 0 ? h : w) - start(axis, i), dilation = window.dilation[axis];
+    return room >= window.span(static_cast<int>(axis)) ? taps(axis)
+                                                       : (room + dilation - 1) / dilation;
+  }
+};
+
+// Lets `count` values, `step` apart, compete with the running maxima. A NaN wins over a number and
+// stays; an equal value does not win.
+template <int64_t kStep, class T>
+void compete(const T* x, int64_t runtime_step, int64_t count, int64_t tap, acc_t<T>* best,
+             Tap<T>* taps) {
+  const int64_t step = kStep == 0 ? runtime_step : kStep;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<acc_t<T>>(x[i * step]);
+    const bool wins = !(value <= best[i]) & (best[i] == best[i]);
+    best[i] = wins ? value : best[i];
+    taps[i] = wins ? static_cast<Tap<T>>(tap) : taps[i];
+  }
+}
+
+template <class T>
+void compete(const T* x, int64_t step, int64_t count, int64_t tap, acc_t<T>* best, Tap<T>* taps) {
+  if (step == 1) return compete<1>(x, step, count, tap, best, taps);
+  if (step == 2) return compete<2>(x, step, count, tap, best, taps);
+  compete<0>(x, step, count, tap, best, taps);
+}
+
+// Where results go: y, and the index if one is wanted.
+template <class T, class Index>
+struct Output {
+  T* y;
+  Index* index;  // may be null
+  void store(int64_t at, int64_t count, const acc_t<T>* best, const Tap<T>* taps) const {
+    for (int64_t i = 0; i < count; ++i) y[at + i] = static_cast<T>(best[i]);
+    if (index == nullptr) return;
+    for (int64_t i = 0; i < count; ++i) index[at + i] = static_cast<Index>(taps[i]);
   }
 };
 
 template <class T>
-int64_t argmax(const Geometry& g, const T* x, int64_t pi, int64_t qi) {
-  int64_t best = -1;
-  acc_t<T> largest = 0;
-  for (int64_t tap = 0; tap < g.window.kernel[0] * g.window.kernel[1]; ++tap) {
-    const int64_t at = g.offset(pi, qi, tap);
-    if (at < 0) continue;
-    const auto value = static_cast<acc_t<T>>(x[at]);
-    const bool wins = value > largest || (value != value && largest == largest);
-    if (best >= 0 && !wins) continue;
-    best = tap;
-    largest = value;
+GRADUS_INLINE Vec<acc_t<T>> load_acc(const T* x) {
+  if constexpr (std::is_same_v<T, acc_t<T>>) {
+    return load_vector(x);
+  } else {
+    acc_t<T> values[kLanes<acc_t<T>>];
+    for (int i = 0; i < kLanes<acc_t<T>>; ++i) values[i] = static_cast<acc_t<T>>(x[i]);
+    return load_vector(values);
   }
-  return best;
 }
 
-// The dy of every window that took element (hi, wi), summed in acc_t.
-template <class T, class Index>
-acc_t<T> taken(const Geometry& g, const T* dy, const Index* index, int64_t hi, int64_t wi) {
-  const auto& [kernel, stride, padding, dilation] = g.window;
-  acc_t<T> sum = 0;
-  for (int64_t r = 0; r < kernel[0]; ++r) {
-    const int64_t top = hi + padding[0] - r * dilation[0];
-    if (top < 0 || top % stride[0] != 0 || top / stride[0] >= g.p) continue;
-    for (int64_t s = 0; s < kernel[1]; ++s) {
-      const int64_t left = wi + padding[1] - s * dilation[1];
-      if (left < 0 || left % stride[1] != 0 || left / stride[1] >= g.q) continue;
-      const int64_t at = top / stride[0] * g.y[2] + left / stride[1] * g.y[3];
-      if (static_cast<int64_t>(index[at]) == r * kernel[1] + s)
-        sum += static_cast<acc_t<T>>(dy[at]);
+// The taps of one window that lie inside x.
+struct Inside {
+  int64_t r_begin, r_end, s_begin, s_end;
+};
+
+// A vector of values of one tap competes with the running maxima.
+template <class T>
+GRADUS_INLINE void take_larger(Vec<acc_t<T>> value, int64_t tap, Vec<acc_t<T>>& most,
+                               Vec<Tap<T>>& which) {
+  const auto wins = ~(value <= most) & (most == most);
+  most = wins ? value : most;
+  which = wins ? Vec<Tap<T>>{} + static_cast<Tap<T>>(tap) : which;
+}
+
+// The window that starts at x, for U vectors of channels, in registers.
+template <int U, class T>
+void pool_channels(const Geometry& g, const T* x, const Inside& in, acc_t<T>* best, Tap<T>* taps) {
+  using A = acc_t<T>;
+  constexpr int n = kLanes<A>;
+  const int64_t row = g.window.dilation[0] * g.x[2], column = g.window.dilation[1] * g.x[3];
+  Vec<A> most[U];
+  Vec<Tap<T>> which[U];
+  for (int u = 0; u < U; ++u) {
+    most[u] = Vec<A>{} - std::numeric_limits<A>::infinity();
+    which[u] = Vec<Tap<T>>{} + static_cast<Tap<T>>(in.r_begin * g.taps(1) + in.s_begin);
+  }
+  for (int64_t r = in.r_begin; r < in.r_end; ++r) {
+    for (int64_t s = in.s_begin; s < in.s_end; ++s) {
+      const int64_t tap = r * g.taps(1) + s;
+      for (int u = 0; u < U; ++u)
+        take_larger<T>(load_acc(x + r * row + s * column + u * n), tap, most[u], which[u]);
     }
   }
-  return sum;
+  for (int u = 0; u < U; ++u) {
+    store_vector(best + u * n, most[u]);
+    store_vector(taps + u * n, which[u]);
+  }
+}
+
+// One row of windows of one image, channels-last: the channels of a pixel side by side.
+template <class T, class Index>
+void pool_pixels(const Geometry& g, const T* x, int64_t pi, int64_t to,
+                 const Output<T, Index>& output) {
+  constexpr int64_t n = kLanes<acc_t<T>>;
+  acc_t<T> best[4 * n];
+  Tap<T> taps[4 * n];
+  Inside in{g.first_tap(0, pi), g.end_tap(0, pi), 0, 0};
+  for (int64_t qi = 0; qi < g.q; ++qi, to += g.y[3]) {
+    in.s_begin = g.first_tap(1, qi);
+    in.s_end = g.end_tap(1, qi);
+    const T* from = x + g.start(0, pi) * g.x[2] + g.start(1, qi) * g.x[3];
+    for (int64_t c = 0; c < g.c;) {
+      int64_t count = g.c - c;
+      if (count >= 4 * n) {
+        pool_channels<4>(g, from + c, in, best, taps);
+        count = 4 * n;
+      } else if (count >= 2 * n) {
+        pool_channels<2>(g, from + c, in, best, taps);
+        count = 2 * n;
+      } else if (count >= n) {
+        pool_channels<1>(g, from + c, in, best, taps);
+        count = n;
+      } else {
+        std::fill(best, best + count, -std::numeric_limits<acc_t<T>>::infinity());
+        std::fill(taps, taps + count, static_cast<Tap<T>>(in.r_begin * g.taps(1) + in.s_begin));
+        for (int64_t r = in.r_begin; r < in.r_end; ++r) {
+          for (int64_t s = in.s_begin; s < in.s_end; ++s) {
+            const T* values =
+                from + c + r * g.window.dilation[0] * g.x[2] + s * g.window.dilation[1] * g.x[3];
+            compete<1>(values, 1, count, r * g.taps(1) + s, best, taps);
+          }
+        }
+      }
+      output.store(to + c, count, best, taps);
+      c += count;
+    }
+  }
+}
+
+// The windows of tap s that lie inside a row of x, among [first, first + count).
+struct Span {
+  int64_t begin, end;
+  Span(const Geometry& g, int64_t s, int64_t first, int64_t count) {
+    const int64_t stride = g.window.stride[1];
+    const int64_t left =
+        g.window.padding[1] - s * g.window.dilation[1];  // start is q·stride - left
+    begin = std::max(first, left <= 0 ? 0 : (left + stride - 1) / stride);
+    end = std::min(first + count, (g.w + left + stride - 1) / stride);
+  }
+};
+
+// One row of windows of one plane, contiguous: neighbouring outputs side by side.
+template <class T, class Index>
+void pool_row(const Geometry& g, const T* x, int64_t pi, int64_t to,
+              const Output<T, Index>& output) {
+  acc_t<T> best[kRun];
+  Tap<T> taps[kRun];
+  const int64_t r0 = g.first_tap(0, pi), r1 = g.end_tap(0, pi), s_count = g.taps(1);
+  for (int64_t first = 0; first < g.q; first += kRun) {
+    const int64_t count = std::min(kRun, g.q - first);
+    std::fill(best, best + count, -std::numeric_limits<acc_t<T>>::infinity());
+    for (int64_t i = 0; i < count; ++i)
+      taps[i] = static_cast<Tap<T>>(r0 * s_count + g.first_tap(1, first + i));
+    for (int64_t r = r0; r < r1; ++r) {
+      const T* row = x + (g.start(0, pi) + r * g.window.dilation[0]) * g.x[2];
+      for (int64_t s = 0; s < s_count; ++s) {
+        const Span span(g, s, first, count);
+        if (span.begin >= span.end) continue;
+        compete(row + g.start(1, span.begin) + s * g.window.dilation[1], g.window.stride[1],
+                span.end - span.begin, r * s_count + s, best + span.begin - first,
+                taps + span.begin - first);
+      }
+    }
+    output.store(to + first, count, best, taps);
+  }
+}
+
+// The same for windows of 2 x 2 side by side.
+template <class T, class Index>
+void pool_row_of_pairs(const Geometry& g, const T* x, int64_t pi, int64_t to,
+                       const Output<T, Index>& output) {
+  using A = acc_t<T>;
+  constexpr int64_t n = kLanes<A>;
+  A best[n];
+  Tap<T> taps[n];
+  x += 2 * pi * g.w;
+  for (int64_t first = 0; first < g.q; first += n, x += 2 * n) {
+    const int64_t count = std::min(n, g.q - first);
+    Vec<A> values[4];
+    for (int r = 0; r < 2; ++r) {
+      A row[2 * n] = {};
+      for (int64_t i = 0; i < 2 * count; ++i) row[i] = static_cast<A>(x[r * g.w + i]);
+      split_pairs<A>(load_vector(row), load_vector(row + n), values[2 * r], values[2 * r + 1]);
+    }
+    Vec<A> most = values[0];
+    Vec<Tap<T>> which{};
+    for (int tap = 1; tap < 4; ++tap) take_larger<T>(values[tap], tap, most, which);
+    store_vector(best, most);
+    store_vector(taps, which);
+    output.store(to + first, count, best, taps);
+  }
+}
+
+template <class T, class Index>
+void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& output) {
+  // One line: a row of windows, of one image (channels-last) or of one plane.
+  const int64_t planes = g.channels_last ? 1 : g.c;
+  const int64_t line = g.channels_last ? g.q * g.c : g.q;
+  if (line == 0) return;
+  parallel_tiles(cpu, g.n * planes * g.p, std::max<int64_t>(1, kTile / 4 / line),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     const int64_t pi = i % g.p, plane = i / g.p;
+                     const T* from = x + plane / planes * g.x[0] + plane % planes * g.x[1];
+                     const int64_t to =
+                         plane / planes * g.y[0] + plane % planes * g.y[1] + pi * g.y[2];
+                     if (g.channels_last)
+                       pool_pixels(g, from, pi, to, output);
+                     else if (g.pairs)
+                       pool_row_of_pairs(g, from, pi, to, output);
+                     else
+                       pool_row(g, from, pi, to, output);
+                   }
+                 });
+}
+
+// One row of dx in acc_t, channels-last: [w, c], the sum over the windows that meet it.
+template <class T, class Index>
+void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t hi,
+                     acc_t<T>* sum) {
+  const int64_t stride = g.window.stride[0];
+  std::fill(sum, sum + g.w * g.c, acc_t<T>(0));
+  for (int64_t r = 0; r < g.taps(0); ++r) {
+    const int64_t start = hi + g.window.padding[0] - r * g.window.dilation[0];
+    if (start < 0 || start % stride != 0 || start / stride >= g.p) continue;
+    int64_t at = start / stride * g.y[2];
+    for (int64_t qi = 0; qi < g.q; ++qi, at += g.c) {
+      for (int64_t s = 0; s < g.taps(1); ++s) {
+        const int64_t wi = g.start(1, qi) + s * g.window.dilation[1];
+        if (wi < 0 || wi >= g.w) continue;
+        const auto tap = static_cast<Index>(r * g.taps(1) + s);
+        acc_t<T>* to = sum + wi * g.c;
+        for (int64_t j = 0; j < g.c; ++j) {
+          const auto value = static_cast<acc_t<T>>(dy[at + j]);
+          to[j] += index[at + j] == tap ? value : acc_t<T>(0);
+        }
+      }
+    }
+  }
+}
+
+// One plane of dx in acc_t: [h, w]; every window adds to the element it took.
+template <class T, class Index>
+void gradient_plane(const Geometry& g, const T* dy, const Index* index, const int64_t* offsets,
+                    acc_t<T>* sum) {
+  std::fill(sum, sum + g.h * g.w, acc_t<T>(0));
+  for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
+    const int64_t first = g.start(0, pi) * g.w + g.start(1, 0);
+    for (int64_t qi = 0; qi < g.q; ++qi) {
+      sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
+    }
+  }
 }
 
 template <class T, class Index>
 void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* dx) {
-  cpu.parallel(g.n * g.c, [&](int64_t task) {
-    const int64_t x_plane = task / g.c * g.x[0] + task % g.c * g.x[1];
-    const int64_t y_plane = task / g.c * g.y[0] + task % g.c * g.y[1];
-    for (int64_t hi = 0; hi < g.h; ++hi) {
-      for (int64_t wi = 0; wi < g.w; ++wi) {
-        dx[x_plane + hi * g.x[2] + wi * g.x[3]] =
-            static_cast<T>(taken(g, dy + y_plane, index + y_plane, hi, wi));
-      }
-    }
-  });
+  using A = acc_t<T>;
+  const Workspace<int64_t> offsets(cpu, g.taps(0) * g.taps(1));  // of each tap within a plane
+  for (int64_t tap = 0; tap < g.taps(0) * g.taps(1); ++tap) {
+    offsets.data()[tap] =
+        tap / g.taps(1) * g.window.dilation[0] * g.w + tap % g.taps(1) * g.window.dilation[1];
+  }
+  // A line is what one step writes: a row of an image (channels-last) or a plane.
+  const int64_t line = g.channels_last ? g.w * g.c : g.h * g.w;
+  const int64_t lines = g.channels_last ? g.h : g.c;  // of one image
+  if (line == 0) return;
+  parallel_tiles(cpu, g.n * lines, std::max<int64_t>(1, kTile / line),
+                 [&](int64_t begin, int64_t end) {
+                   const Workspace<A> scratch(cpu, std::is_same_v<T, A> ? 0 : line);
+                   for (int64_t i = begin; i < end; ++i) {
+                     T* to = dx + i * line;
+                     A* sum = scratch.data();
+                     if constexpr (std::is_same_v<T, A>) sum = to;
+                     const int64_t from = g.channels_last ? i / lines * g.y[0] : i * g.p * g.q;
+                     if (g.channels_last)
+                       gradient_pixels(g, dy + from, index + from, i % lines, sum);
+                     else
+                       gradient_plane(g, dy + from, index + from, offsets.data(), sum);
+                     if constexpr (!std::is_same_v<T, A>) {
+                       for (int64_t j = 0; j < line; ++j) to[j] = static_cast<T>(sum[j]);
+                     }
+                   }
+                 });
 }
 
 }  // namespace
@@ -88,23 +345,11 @@ void run(Cpu& cpu, const MaxPool2dForward& args) {
   const Geometry g(args.x, args.y, args.window);
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    const T* x = args.x.as<T>();
     T* y = args.y.as<T>();
-    const bool is_narrow = args.index.dtype == DType::u8;
-    uint8_t* narrow = is_narrow ? args.index.as<uint8_t>() : nullptr;
-    int32_t* wide = is_narrow ? nullptr : args.index.as<int32_t>();
-    cpu.parallel(g.n * g.c, [&](int64_t task) {
-      const T* plane = x + task / g.c * g.x[0] + task % g.c * g.x[1];
-      for (int64_t pi = 0; pi < g.p; ++pi) {
-        for (int64_t qi = 0; qi < g.q; ++qi) {
-          const int64_t to = task / g.c * g.y[0] + task % g.c * g.y[1] + pi * g.y[2] + qi * g.y[3];
-          const int64_t tap = argmax(g, plane, pi, qi);
-          y[to] = plane[g.offset(pi, qi, tap)];
-          if (narrow) narrow[to] = static_cast<uint8_t>(tap);
-          if (wide) wide[to] = static_cast<int32_t>(tap);
-        }
-      }
-    });
+    if (args.index && args.index.dtype == DType::i32)
+      forward(cpu, g, args.x.as<T>(), Output<T, int32_t>{y, args.index.as<int32_t>()});
+    else
+      forward(cpu, g, args.x.as<T>(), Output<T, uint8_t>{y, args.index.as<uint8_t>()});
   });
 }
 

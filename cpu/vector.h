@@ -49,6 +49,19 @@ GRADUS_INLINE void interleave(Vec<A> a, Vec<A> b, Vec<A>& low, Vec<A>& high,
   high = __builtin_shufflevector(a, b, (n / 2 + I / 2 + I % 2 * n)...);
 }
 
+template <class A, int... I>
+GRADUS_INLINE void split_pairs(Vec<A> a, Vec<A> b, Vec<A>& even, Vec<A>& odd,
+                               std::integer_sequence<int, I...>) {
+  even = __builtin_shufflevector(a, b, (2 * I)...);
+  odd = __builtin_shufflevector(a, b, (2 * I + 1)...);
+}
+
+// The even and the odd values of two vectors that follow each other.
+template <class A>
+GRADUS_INLINE void split_pairs(Vec<A> a, Vec<A> b, Vec<A>& even, Vec<A>& odd) {
+  split_pairs<A>(a, b, even, odd, std::make_integer_sequence<int, kLanes<A>>());
+}
+
 // Transposes the square that the kLanes vectors form: interleaving the halves log2(kLanes) times.
 template <class A>
 GRADUS_INLINE void transpose_square(Vec<A> (&rows)[kLanes<A>]) {
