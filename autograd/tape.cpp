@@ -76,8 +76,9 @@ Tensor run_hooks(const GradState& state, Tensor grad) {
   for (const Tensor::Hook& hook : state.hooks) {
     Tensor replaced = hook(grad);
     if (!replaced.defined()) continue;
-    check(replaced.shape() == state.shape && replaced.dtype() == state.dtype, "hook",
-          "expected a gradient ", state.dtype, state.shape, ", got ", replaced);
+    check(replaced.shape() == state.shape && replaced.dtype() == state.dtype &&
+              replaced.device() == grad.device(),
+          "hook", "expected a gradient like ", grad, ", got ", replaced);
     grad = replaced;
   }
   return grad;

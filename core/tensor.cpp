@@ -94,8 +94,13 @@ AnyView Tensor::raw() const {
 }
 
 Tensor Tensor::as_strided(const Shape& shape, const Strides& strides, int64_t offset) const {
+  check(shape.rank() == strides.rank() && checked_numel(shape, "as_strided") >= 0, "as_strided",
+        "expected a stride for each extent, got ", shape, " and ", strides);
   int64_t last = offset;
-  for (int i = 0; i < shape.rank(); ++i) last += (shape[i] - 1) * strides[i];
+  for (int i = 0; i < shape.rank(); ++i) {
+    check(strides[i] >= 0, "as_strided", "strides must not be negative, got ", strides);
+    last += (shape[i] - 1) * strides[i];
+  }
   const int64_t capacity = static_cast<int64_t>(storage()->bytes()) / size_of(dtype());
   check(shape.numel() == 0 || (offset >= 0 && last < capacity), "as_strided", "shape ", shape,
         " with strides ", strides, " and offset ", offset, " reaches outside a storage of ",

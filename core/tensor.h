@@ -92,8 +92,8 @@ class Tensor {
   Tensor cpu() const { return to(kCpu); }
 
   // Writes in place and raises the storage's version. They throw `autograd` on a tensor with
-  // history or on a leaf that requires a gradient, unless under NoGradGuard; nothing is changed
-  // then.
+  // history, on a leaf that requires a gradient and for a source that does, unless under
+  // NoGradGuard; nothing is changed then. A source may share memory with this tensor.
   Tensor& zero_();
   Tensor& fill_(double value);
   Tensor& copy_(const Tensor& source);  // broadcasts, converts the dtype, crosses devices

@@ -66,22 +66,23 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& target) {
 }
 
 Shape resolve_reshape(const Tensor& x, Shape target) {
-  int64_t known = 1;
   int open_axis = -1;
+  Shape known = target;
   for (int i = 0; i < target.rank(); ++i) {
-    if (target[i] == -1 && open_axis < 0) {
-      open_axis = i;
-    } else {
-      check(target[i] >= 0, "reshape", "at most one extent may be -1, got ", target);
-      known *= target[i];
-    }
+    if (target[i] >= 0) continue;
+    check(target[i] == -1 && open_axis < 0, "reshape", "at most one extent may be -1, got ",
+          target);
+    open_axis = i;
+    known[i] = 1;
   }
+  const int64_t count = checked_numel(known, "reshape");
   if (open_axis >= 0) {
-    check(known > 0 && x.numel() % known == 0, "reshape", "cannot infer -1 in ", target, " from ",
+    check(count > 0 && x.numel() % count == 0, "reshape", "cannot infer -1 in ", target, " from ",
           x);
-    target[open_axis] = x.numel() / known;
+    target[open_axis] = x.numel() / count;
+  } else {
+    check(count == x.numel(), "reshape", "cannot read ", x, " as ", target);
   }
-  check(target.numel() == x.numel(), "reshape", "cannot read ", x, " as ", target);
   return target;
 }
 

@@ -1,0 +1,193 @@
+// Tensor without gradients: creation, shapes, values in and out, in-place writes, refusals.
+#include "core/tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/op_modes.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+constexpr auto kInvalid = ErrorCode::invalid_argument;
+
+class TensorOn : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  TensorOptions options(DType dtype = DType::f64) const {
+    return {.dtype = dtype, .device = GetParam()};
+  }
+  Tensor iota(const Shape& shape) {
+    Values values(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    return Tensor::from_vector(values, shape, options());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, TensorOn, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+TEST_P(TensorOn, Creation) {
+  EXPECT_EQ(Tensor::zeros({2, 2}, options()).to_vector<double>(), Values(4, 0.0));
+  EXPECT_EQ(Tensor::ones({3}, options(DType::bf16)).to_vector<double>(), Values(3, 1.0));
+  EXPECT_EQ(Tensor::full({}, 2.5, options()).item<double>(), 2.5);
+  const Tensor x = Tensor::empty({2, 3}, options(DType::i32));
+  EXPECT_EQ(x.dtype(), DType::i32);
+  EXPECT_EQ(x.device(), GetParam());
+  EXPECT_EQ(x.numel(), 6);
+  EXPECT_EQ(x.nbytes(), 24);
+  EXPECT_EQ(x.size(-1), 3);
+  EXPECT_EQ(zeros_like(x).dtype(), DType::i32);
+  EXPECT_EQ(to_string(x), concat("i32[2,3]@", GetParam()));
+}
+
+TEST_P(TensorOn, FromVectorConvertsAndChecksTheCount) {
+  const std::vector<float> values{1.5f, -2.25f, 300};
+  EXPECT_EQ(Tensor::from_vector(values, {3}, options(DType::f16)).to_vector<float>(), values);
+  EXPECT_EQ(Tensor::from_vector(values, {3}, options(DType::u8)).to_vector<int64_t>(),
+            (std::vector<int64_t>{1, 0, 255}));
+  EXPECT_ERROR(Tensor::from_vector(values, {2}), kInvalid, "shape [2] needs 2 values, got 3");
+  EXPECT_ERROR(iota({2}).item<double>(), kInvalid, "item: expected a tensor of one element");
+}
+
+TEST_P(TensorOn, ChannelsLastIsALayoutNotAnOrder) {
+  const TensorOptions nhwc{
+      .dtype = DType::f64, .device = GetParam(), .format = MemoryFormat::channels_last};
+  const Tensor x = iota({2, 3, 4, 5}), y = x.contiguous(MemoryFormat::channels_last);
+  EXPECT_EQ(y.strides(), (Strides{60, 1, 15, 3}));
+  EXPECT_EQ(y.to_vector<double>(), x.to_vector<double>());
+  EXPECT_EQ(y.contiguous().to_vector<double>(), x.to_vector<double>());
+  EXPECT_EQ(Tensor::from_vector(x.to_vector<double>(), {2, 3, 4, 5}, nhwc).strides(), y.strides());
+  EXPECT_EQ(y.options().format, MemoryFormat::channels_last);
+  EXPECT_EQ(empty_like(y).strides(), y.strides());
+  EXPECT_EQ(y.clone().strides(), y.strides());
+  EXPECT_EQ(y.to(DType::f16).strides(), y.strides());
+  EXPECT_EQ(y.to(kCpu).strides(), y.strides());
+  EXPECT_ERROR(Tensor::empty({2, 3}, nhwc), kInvalid, "channels_last: expected rank 4, got [2,3]");
+}
+
+// What is dense in both formats keeps the one its strides were made with.
+TEST_P(TensorOn, OneChannelKeepsItsFormat) {
+  const Tensor x = iota({2, 1, 4, 5});
+  EXPECT_TRUE(x.is_contiguous(MemoryFormat::channels_last));
+  EXPECT_EQ(x.options().format, MemoryFormat::contiguous);
+  EXPECT_EQ(x.contiguous(MemoryFormat::channels_last).options().format,
+            MemoryFormat::channels_last);
+}
+
+// Fault D106.
+TEST_P(TensorOn, EmptyShapes) {
+  for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}, Shape{2, 0, 4, 5}}) {
+    const Tensor x = Tensor::zeros(shape, options());
+    EXPECT_EQ(x.numel(), 0);
+    EXPECT_TRUE(x.to_vector<double>().empty());
+    EXPECT_TRUE(x.is_contiguous());
+    EXPECT_EQ(x.clone().shape(), shape);
+    EXPECT_EQ(x.to(DType::bf16).shape(), shape);
+    EXPECT_EQ(x.reshape({-1}).shape(), Shape{0});
+    Tensor y = x.clone();
+    y.fill_(1).add_(x).mul_(2).copy_(x);
+  }
+  EXPECT_ERROR(Tensor::zeros({0, 3}, options()).reshape({-1, 0}), kInvalid, "cannot infer -1");
+}
+
+TEST_P(TensorOn, InPlaceWrites) {
+  Tensor x = iota({2, 3});
+  x.add_(Tensor::from_vector<double>({10, 20, 30}, {3}, options()), 2);
+  EXPECT_EQ(x.to_vector<double>(), (Values{20, 41, 62, 23, 44, 65}));
+  x.mul_(0.5);
+  EXPECT_EQ(x.to_vector<double>(), (Values{10, 20.5, 31, 11.5, 22, 32.5}));
+  x.slice(1, 1, 3).fill_(-1);
+  EXPECT_EQ(x.to_vector<double>(), (Values{10, -1, -1, 11.5, -1, -1}));
+  x.transpose(0, 1).slice(0, 0, 1).mul_(2);
+  EXPECT_EQ(x.to_vector<double>(), (Values{20, -1, -1, 23, -1, -1}));
+  x.copy_(Tensor::from_vector<float>({1, 2, 3}, {3}));  // broadcasts, converts, crosses devices
+  EXPECT_EQ(x.to_vector<double>(), (Values{1, 2, 3, 1, 2, 3}));
+  x.zero_();
+  EXPECT_EQ(x.to_vector<double>(), Values(6, 0.0));
+  EXPECT_ERROR(x.add_(iota({2})), kInvalid, "add_: shapes [2,3] and [2]");
+  EXPECT_ERROR(x.add_(iota({4, 2, 3})), kInvalid, "add_: expected a tensor of this dtype");
+  EXPECT_ERROR(x.add_(x.to(DType::f32)), kInvalid, "add_: expected a tensor of this dtype");
+  EXPECT_ERROR(x.copy_(iota({4, 2, 3})), kInvalid, "copy_: a source f64[4,2,3]@");
+}
+
+TEST_P(TensorOn, SourcesMayShareMemory) {
+  Tensor x = iota({3, 3});
+  x.add_(x.transpose(0, 1));
+  EXPECT_EQ(x.to_vector<double>(), (Values{0, 4, 8, 4, 8, 12, 8, 12, 16}));
+  Tensor y = iota({5});
+  y.slice(0, 1, 5).copy_(y.slice(0, 0, 4));
+  EXPECT_EQ(y.to_vector<double>(), (Values{0, 0, 1, 2, 3}));
+  y.add_(y);
+  EXPECT_EQ(y.to_vector<double>(), (Values{0, 0, 2, 4, 6}));
+}
+
+TEST_P(TensorOn, WritesToRepeatedElementsAreRefused) {
+  Tensor x = iota({1, 3});
+  Tensor repeated = x.expand({2, 3});
+  EXPECT_ERROR(repeated.add_(iota({3})), kInvalid, "add_: ", "stores one element for several");
+  EXPECT_ERROR(repeated.mul_(2), kInvalid, "mul_: ", "stores one element for several");
+  EXPECT_ERROR(repeated.copy_(iota({2, 3})), kInvalid, "copy_: ");
+  EXPECT_ERROR(iota({4}).as_strided({3, 2}, {1, 1}, 0).mul_(2), kInvalid, "mul_: ");
+  EXPECT_EQ(x.to_vector<double>(), (Values{0, 1, 2}));
+  repeated.fill_(4);  // the same value everywhere: allowed
+  EXPECT_EQ(x.to_vector<double>(), Values(3, 4.0));
+}
+
+TEST_P(TensorOn, WritesRaiseTheSharedVersion) {
+  const Tensor x = iota({2, 3});
+  Tensor view = x.transpose(0, 1).slice(0, 1, 2);
+  const uint64_t before = x.storage()->version();
+  view.fill_(1).mul_(2).add_(view).copy_(view);
+  EXPECT_EQ(x.storage()->version(), before + 4);
+  EXPECT_ERROR(view.add_(iota({7})), kInvalid, "add_: ");
+  EXPECT_EQ(x.storage()->version(), before + 4);
+}
+
+TEST_P(TensorOn, CopiesAreIndependent) {
+  const Tensor x = iota({3});
+  Tensor copy = x.clone(), handle = x;
+  copy.zero_();
+  EXPECT_EQ(x.to_vector<double>(), (Values{0, 1, 2}));
+  handle.zero_();
+  EXPECT_EQ(x.to_vector<double>(), Values(3, 0.0));
+  EXPECT_EQ(x.to(DType::f64).storage(), x.storage()) << "no copy where nothing changes";
+}
+
+TEST(Tensor, RefusesShapesThatCannotBe) {
+  EXPECT_ERROR((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), kInvalid, "rank must be at most 8, got 9");
+  EXPECT_ERROR(Tensor::ones({1, 1, 1, 1, 1, 1, 1, 1}).unsqueeze(0), kInvalid, "rank");
+  EXPECT_ERROR(Tensor::empty({2, -1}), kInvalid, "extents must not be negative, got [2,-1]");
+  const int64_t huge = int64_t{1} << 40;
+  EXPECT_ERROR(Tensor::empty({huge, huge}), kInvalid, "does not fit 63 bits");
+  EXPECT_ERROR(Tensor::empty({huge, int64_t{1} << 22}), kInvalid, "size of f32", "63 bits");
+  EXPECT_ERROR(Tensor::ones({6}).reshape({huge, huge}), kInvalid, "reshape: ", "63 bits");
+#ifndef __SANITIZE_ADDRESS__  // which ends the program instead
+  EXPECT_ERROR(Tensor::empty({huge, 1 << 10}), ErrorCode::out_of_memory, "asked for");
+#endif
+}
+
+TEST(Tensor, UndefinedTensors) {
+  const Tensor x;
+  EXPECT_FALSE(x.defined());
+  EXPECT_FALSE(x.raw());
+  EXPECT_ERROR(x.shape(), kInvalid, "tensor: expected a tensor, got an undefined one");
+}
+
+TEST(Tensor, ViewsStayInsideTheirStorage) {
+  const Tensor x = Tensor::ones({6});
+  EXPECT_EQ(x.as_strided({2, 2}, {3, 1}, 1).numel(), 4);
+  EXPECT_ERROR(x.as_strided({2, 3}, {4, 1}, 0), kInvalid, "reaches outside a storage of 6");
+  EXPECT_ERROR(x.as_strided({2}, {1}, -1), kInvalid, "reaches outside");
+  EXPECT_ERROR(x.as_strided({2}, {-1}, 5), kInvalid, "strides must not be negative");
+  EXPECT_ERROR(x.as_strided({2}, {1, 1}, 0), kInvalid, "a stride for each extent");
+}
+
+TEST(Tensor, WrapsMemoryOfSomebodyElse) {
+  std::vector<float> memory{1, 2, 3, 4};
+  Tensor x = Tensor::wrap(memory.data(), {2, 2});
+  x.mul_(2);
+  EXPECT_EQ(memory, (std::vector<float>{2, 4, 6, 8}));
+}
+
+}  // namespace
+}  // namespace gradus
