@@ -3,8 +3,8 @@
 #include "cpu/dispatch.h"
 #include "cpu/eigen.h"
 #include "cpu/parallel.h"
-#include "cpu/scratch.h"
 #include "cpu/vec.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
@@ -116,7 +116,7 @@ class Widened {
  public:
   Widened(Cpu& cpu, const AnyView& view)
       : layout_(matrix_layout(view, Matmul::name)),
-        buffer_(std::is_same_v<T, acc_t<T>> ? 0 : view.numel()) {
+        buffer_(cpu, std::is_same_v<T, acc_t<T>> ? 0 : view.numel()) {
     const T* data = view.as<T>();
     if constexpr (std::is_same_v<T, acc_t<T>>) {
       operand_ = {data, layout_};
@@ -142,7 +142,7 @@ class Widened {
 
  private:
   MatrixLayout layout_;
-  Scratch<acc_t<T>> buffer_;
+  Workspace<acc_t<T>> buffer_;
   Operand<acc_t<T>> operand_;
 };
 
@@ -159,7 +159,7 @@ void run(Cpu& cpu, const Matmul& args) {
     const bool is_acc = args.y.dtype == dtype_of<Acc>;
     const bool direct = is_acc && plan.slices == 1;
     const int64_t count = args.y.numel();
-    const Scratch<Acc> partial(direct ? 0 : plan.slices * count);
+    const Workspace<Acc> partial(cpu, direct ? 0 : plan.slices * count);
     Acc* product = direct ? args.y.as<Acc>() : partial.data();
     multiply(cpu, plan, a.operand(), b.operand(), args.bias.as<Acc>(), product);
     if (direct) return;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/fault.h"
 #include "cuda/allocator.h"
 #include "cuda/check.h"
 
@@ -74,6 +75,20 @@ void require_working(const Cuda& cuda, std::string_view what) {
   }
 }
 
+// After a wait for the device: throws what a kernel noted, once.
+void raise_fault(const Cuda& cuda) {
+  if (cuda.fault()->kind != Fault::Kind::none) [[unlikely]] {
+    raise(std::exchange(*cuda.fault(), Fault{}));
+  }
+}
+
+std::shared_ptr<Fault> make_fault() {
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  cuda_check(cudaHostAlloc(&memory, sizeof(Fault), cudaHostAllocMapped), "cuda");
+  return {new (memory) Fault, [](Fault* fault) { cudaFreeHost(fault); }};
+}
+
 void require_no_capture(const Cuda& cuda, std::string_view what) {
   if (is_capturing(cuda.stream())) {
     fail(ErrorCode::unsupported, what,
@@ -119,6 +134,7 @@ Cuda& cuda(int index) {
 
 Cuda::Cuda(int index) : index_(index), info_(device_info(index)) {
   cuda_check(cudaSetDevice(index), "cuda");
+  fault_ = make_fault();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cuda");
   const cudaError_t status = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
   if (status != cudaSuccess) cudaStreamDestroy(stream_);
@@ -207,6 +223,7 @@ void synchronize(Cuda& cuda) {
   require_working(cuda, "synchronize");
   require_no_capture(cuda, "synchronize");
   cuda_check(cuda, cudaStreamSynchronize(cuda.stream()), "synchronize");
+  raise_fault(cuda);
 }
 
 void begin_launch(Cuda& cuda, std::string_view op) {
@@ -236,6 +253,7 @@ void copy_bytes(Cuda& cuda, void* to, const void* from, size_t bytes) {
   }
   cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda.stream()), "copy");
   cuda_check(cuda, cudaStreamSynchronize(cuda.stream()), "copy");
+  raise_fault(cuda);
 }
 
 }  // namespace gradus

@@ -36,6 +36,7 @@ struct CudaVersions {
 CudaVersions cuda_versions();
 
 class CudaAllocator;  // cuda/allocator.h
+struct Fault;         // core/fault.h
 
 // Made by cuda(index) only, one per thread and device, and ended with the thread.
 class Cuda {
@@ -63,6 +64,9 @@ class Cuda {
   // The caching allocator beneath any that a test has put in front of it.
   CudaAllocator& caching_allocator() const { return *caching_allocator_; }
 
+  // Where kernels note a defect of their data; the next wait for the device throws it.
+  Fault* fault() const { return fault_.get(); }
+
   // The first sticky error; further launches are refused with its text. Empty while all is well.
   const std::string& failure() const { return failure_; }
   void set_failure(std::string text) { failure_ = std::move(text); }
@@ -79,6 +83,7 @@ class Cuda {
   std::shared_ptr<CudaAllocator> caching_allocator_;
   std::shared_ptr<Allocator> allocator_;
   std::shared_ptr<Storage> workspace_;
+  std::shared_ptr<Fault> fault_;  // host memory that the device writes through
   std::string failure_;
 };
 

@@ -1,0 +1,17 @@
+#include "core/fault.h"
+
+#include "core/error.h"
+
+namespace gradus {
+
+void raise(const Fault& fault) {
+  switch (fault.kind) {
+    case Fault::Kind::none:
+      return;
+    case Fault::Kind::label:
+      fail(ErrorCode::invalid_argument, "cross_entropy", "expected labels in [0, ", fault.limit,
+           "), got ", fault.value, " at index ", fault.index);
+  }
+}
+
+}  // namespace gradus

@@ -1,0 +1,198 @@
+#include "core/ops/cross_entropy.h"
+
+#include <limits>
+
+#include "cpu/dispatch.h"
+#include "cpu/eigen.h"
+#include "cpu/parallel.h"
+#include "cpu/workspace.h"
+
+namespace gradus::GRADUS_ISA {
+namespace {
+
+// Rows that are worked on together, one per lane.
+constexpr int64_t kRows = 64;
+
+template <class A>
+using Lanes = Eigen::Array<A, kRows, 1>;
+
+// Up to kRows rows as z[k][row]: one class of all rows lies together, whatever the layout of x.
+template <class T>
+struct Tile {
+  using A = acc_t<T>;
+  const ClassRows& shape;
+  int64_t first, count;
+  int64_t offsets[kRows];  // of each row's first logit
+  A* z;                    // [c, kRows]; lanes beyond `count` hold 0
+
+  Tile(const ClassRows& s, const T* x, int64_t begin, int64_t end, A* buffer)
+      : shape(s), first(begin), count(end - begin), z(buffer) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = first + i;
+      offsets[i] = row / s.inner * s.c * s.inner + row % s.inner;
+    }
+    for (int64_t k = 0; k < s.c; ++k) {
+      for (int64_t i = 0; i < count; ++i) at(k, i) = static_cast<A>(x[offsets[i] + k * s.inner]);
+      for (int64_t i = count; i < kRows; ++i) at(k, i) = A(0);
+    }
+  }
+
+  A& at(int64_t k, int64_t i) const { return z[k * kRows + i]; }
+  Eigen::Map<Lanes<A>> lanes(int64_t k) const { return Eigen::Map<Lanes<A>>(z + k * kRows); }
+};
+
+int64_t label_at(const AnyView& labels, int64_t i) {
+  switch (labels.dtype) {
+    case DType::u8:
+      return static_cast<const uint8_t*>(labels.data)[i];
+    case DType::i32:
+      return static_cast<const int32_t*>(labels.data)[i];
+    default:
+      return static_cast<const int64_t*>(labels.data)[i];
+  }
+}
+
+template <class A>
+A weight_at(const AnyView& weight, int64_t k) {
+  return weight ? static_cast<const A*>(weight.data)[k] : A(1);
+}
+
+// Σ_k e/c·w_k, what label smoothing gives to all classes together.
+template <class A>
+A smoothing_weight(const AnyView& weight, int64_t c, double label_smoothing) {
+  if (!weight || label_smoothing == 0) return static_cast<A>(label_smoothing);
+  double total = 0;
+  for (int64_t k = 0; k < c; ++k) total += static_cast<double>(weight_at<A>(weight, k));
+  return static_cast<A>(label_smoothing / static_cast<double>(c) * total);
+}
+
+struct Total {
+  double loss = 0;
+  double weight = 0;
+};
+
+template <class T>
+Total forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
+  using A = acc_t<T>;
+  const int64_t c = tile.shape.c;
+  Lanes<A> max = tile.lanes(0);  // 1 max
+  for (int64_t k = 1; k < c; ++k) {
+    const auto z = tile.lanes(k);
+    max = (z > max || z.isNaN()).select(z, max);  // NaN wins
+  }
+  Lanes<A> sum = Lanes<A>::Zero(), smooth = Lanes<A>::Zero();
+  const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
+  for (int64_t k = 0; k < c; ++k) {  // 2 sum
+    auto z = tile.lanes(k);
+    z -= max;
+    sum += z.exp();
+    if (share != 0) smooth += share * weight_at<A>(args.weight, k) * z;
+  }
+  const Lanes<A> log_sum = sum.log();
+  const A rest = static_cast<A>(1 - args.label_smoothing);
+  Total total;
+  for (int64_t i = 0; i < tile.count; ++i) {  // 3 loss
+    const int64_t row = tile.first + i, label = label_at(args.labels, row);
+    args.max.as<A>()[row] = max[i];
+    args.log_sum.as<A>()[row] = log_sum[i];
+    A loss = 0, weight = 0;
+    if (label != args.ignore_index) {
+      const bool is_valid = label >= 0 && label < c;
+      weight = is_valid ? weight_at<A>(args.weight, label) : A(0);
+      loss = is_valid ? rest * weight * (log_sum[i] - tile.at(label, i))
+                      : std::numeric_limits<A>::quiet_NaN();
+      if (share != 0) loss += smoothed * log_sum[i] - smooth[i];
+    }
+    if (args.reduction == Reduction::none) args.loss.as<A>()[row] = loss;
+    total.loss += static_cast<double>(loss);
+    total.weight += static_cast<double>(weight);
+  }
+  return total;
+}
+
+template <class T>
+void forward(Cpu& cpu, const CrossEntropyForward& args) {
+  using A = acc_t<T>;
+  const ClassRows shape = class_rows(args.x, args.name);
+  const int64_t tiles = (shape.rows + kRows - 1) / kRows;
+  const A smoothed = smoothing_weight<A>(args.weight, shape.c, args.label_smoothing);
+  const Workspace<Total> totals(cpu, tiles);
+  parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
+    const Workspace<A> z(cpu, shape.c * kRows);
+    const Tile<T> tile(shape, args.x.as<T>(), begin, end, z.data());
+    totals.data()[begin / kRows] = forward_tile(args, tile, smoothed);
+  });
+  if (args.reduction == Reduction::none) return;
+  Total total;
+  for (int64_t i = 0; i < tiles; ++i) {
+    total.loss += totals.data()[i].loss;
+    total.weight += totals.data()[i].weight;
+  }
+  if (args.reduction == Reduction::mean) {
+    *args.divisor.as<A>() = static_cast<A>(total.weight);
+    total.loss /= total.weight;
+  }
+  *args.loss.as<A>() = static_cast<A>(total.loss);
+}
+
+template <class T>
+void backward_tile(const CrossEntropyBackward& args, const Tile<T>& tile, acc_t<T> smoothed) {
+  using A = acc_t<T>;
+  const int64_t c = tile.shape.c;
+  const A rest = static_cast<A>(1 - args.label_smoothing);
+  const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
+  int64_t labels[kRows];
+  Lanes<A> shift = Lanes<A>::Zero(), log_sum = Lanes<A>::Zero();
+  Lanes<A> d = Lanes<A>::Zero(), direct = Lanes<A>::Zero();
+  for (int64_t i = 0; i < tile.count; ++i) {  // 1 per row
+    const int64_t row = tile.first + i;
+    labels[i] = label_at(args.labels, row);
+    shift[i] = args.max.as<A>()[row];
+    log_sum[i] = args.log_sum.as<A>()[row];
+    d[i] = args.dy.as<A>()[args.reduction == Reduction::none ? row : 0];
+    if (args.reduction == Reduction::mean) d[i] /= *args.divisor.as<A>();
+    if (labels[i] == args.ignore_index) continue;
+    const bool is_valid = labels[i] >= 0 && labels[i] < c;
+    direct[i] = is_valid ? rest * weight_at<A>(args.weight, labels[i])
+                         : std::numeric_limits<A>::quiet_NaN();
+  }
+  T* dx = args.dx.as<T>();
+  for (int64_t k = 0; k < c; ++k) {  // 2 write
+    const A smooth = share * weight_at<A>(args.weight, k);
+    const Lanes<A> p = ((tile.lanes(k) - shift) - log_sum).exp();
+    const Lanes<A> all = p * (direct + smoothed) - smooth;
+    for (int64_t i = 0; i < tile.count; ++i) {
+      const A own = labels[i] == k ? direct[i] : A(0);
+      const A gradient = labels[i] == args.ignore_index ? A(0) : d[i] * (all[i] - own);
+      dx[tile.offsets[i] + k * tile.shape.inner] = static_cast<T>(gradient);
+    }
+  }
+}
+
+template <class T>
+void backward(Cpu& cpu, const CrossEntropyBackward& args) {
+  using A = acc_t<T>;
+  const ClassRows shape = class_rows(args.x, args.name);
+  const A smoothed = smoothing_weight<A>(args.weight, shape.c, args.label_smoothing);
+  parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
+    const Workspace<A> z(cpu, shape.c * kRows);
+    backward_tile(args, Tile<T>(shape, args.x.as<T>(), begin, end, z.data()), smoothed);
+  });
+}
+
+}  // namespace
+
+void run(Cpu& cpu, const CrossEntropyForward& args) {
+  visit(Floating{}, args.x.dtype,
+        [&](auto type) { forward<typename decltype(type)::type>(cpu, args); });
+}
+
+void run(Cpu& cpu, const CrossEntropyBackward& args) {
+  visit(Floating{}, args.x.dtype,
+        [&](auto type) { backward<typename decltype(type)::type>(cpu, args); });
+}
+
+}  // namespace gradus::GRADUS_ISA
+
+GRADUS_DISPATCH(CrossEntropyForward)
+GRADUS_DISPATCH(CrossEntropyBackward)

@@ -1,0 +1,371 @@
+#include "autograd/ops/cross_entropy.h"
+
+#include <cmath>
+
+#include "autograd/grad_mode.h"
+#include "autograd/ops/sum.h"
+#include "core/trace.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/gpu.h"
+#include "tests/support/op_modes.h"
+
+namespace gradus {
+namespace {
+
+GRADUS_TEST_OP_CASES(cross_entropy);
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+Tensor logits_of(const std::vector<double>& values, const Shape& shape, DType dtype = DType::f64,
+                 Device device = kCpu) {
+  return Tensor::from_vector(values, shape, {.dtype = dtype, .device = device})
+      .set_requires_grad(true);
+}
+
+Tensor labels_of(const std::vector<int64_t>& values, Device device = kCpu) {
+  return Tensor::from_vector(values, {static_cast<int64_t>(values.size())},
+                             {.dtype = DType::i64, .device = device});
+}
+
+std::vector<double> values_of(const Tensor& tensor) { return tensor.to_vector<double>(); }
+
+TEST(CrossEntropy, Golden) {
+  int cases = 0;
+  for (const ref::Json& json : ref::golden_cases("cross_entropy")) {
+    SCOPED_TRACE(json.at("name"));
+    const ref::Json &inputs = json.at("inputs"), &args = json.at("args");
+    const ref::Array logits = ref::golden_array(inputs, "logits");
+    const ref::Array labels = ref::golden_array(inputs, "labels");
+    const ref::Array weight = ref::golden_array(inputs, "weight");
+    const std::string reduction = args.at("reduction");
+    CrossEntropyOptions options{.reduction = reduction == "mean"  ? Reduction::mean
+                                             : reduction == "sum" ? Reduction::sum
+                                                                  : Reduction::none,
+                                .label_smoothing = args.at("label_smoothing"),
+                                .ignore_index = args.at("ignore_index")};
+    if (!weight.empty()) options.weight = Tensor::from_vector(weight.data, weight.shape);
+    const Tensor x = logits_of(logits.data, logits.shape);
+    const Tensor y = cross_entropy(
+        x, Tensor::from_vector(labels.data, labels.shape, {.dtype = DType::i64}), options);
+    const ref::Array dy = ref::golden_array(json.at("dy"));
+    y.backward(Tensor::from_vector(dy.data, dy.shape));
+    const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
+    EXPECT_EQ(y.shape(), want.shape);
+    EXPECT_TRUE(agrees(values_of(y), want.data, DType::f64, 20));
+    const ref::Array want_dx = ref::golden_array(json.at("gradients").at("logits"));
+    EXPECT_TRUE(agrees(values_of(x.grad()), want_dx.data, DType::f64, 20));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 15);
+}
+
+// Wrong backward passes that the comparison of the cases must reject, in every dtype. Each is
+// d·(p·all - direct) with one thing wrong.
+struct Row {
+  ref::Real d, divisor, n, p, all, target, label_weight;
+  bool is_label, is_ignored;
+};
+
+struct Mutant {
+  const char* name;
+  ref::Real (*gradient)(const Row&);
+};
+
+const Mutant kMutants[] = {
+    {"no softmax term", [](const Row& r) { return r.d * -r.target; }},
+    {"no target term", [](const Row& r) { return r.d * r.p * r.all; }},
+    {"softmax term not weighted", [](const Row& r) { return r.d * (r.p - r.target); }},
+    {"softmax term weighted by the label only",
+     [](const Row& r) { return r.d * (r.p * r.label_weight - r.target); }},
+    {"no smoothing",
+     [](const Row& r) { return r.d * (r.p * r.label_weight - (r.is_label ? r.label_weight : 0)); }},
+    {"sum instead of mean",
+     [](const Row& r) { return r.d * r.divisor * (r.p * r.all - r.target); }},
+    {"divided by the number of rows",
+     [](const Row& r) { return r.d * r.divisor / r.n * (r.p * r.all - r.target); }},
+    {"upstream taken for its size",
+     [](const Row& r) { return std::abs(r.d) * (r.p * r.all - r.target); }},
+};
+
+std::vector<double> mutated(const Mutant& mutant, std::span<const ref::Array> in, double dy,
+                            const ref::CrossEntropyOptions& o) {
+  const int64_t n = in[0].shape[0], c = in[0].shape[1];
+  std::vector<double> dx;
+  ref::Real divisor = 0, weights = 0;
+  for (int64_t row = 0; row < n; ++row) {
+    const auto label = static_cast<int64_t>(in[1][row]);
+    divisor += label == o.ignore_index ? 0 : o.weight[label];
+  }
+  for (int64_t k = 0; k < c; ++k) weights += o.weight[k];
+  for (int64_t row = 0; row < n; ++row) {
+    const auto label = static_cast<int64_t>(in[1][row]);
+    ref::Real total = 0;
+    for (int64_t k = 0; k < c; ++k) total += std::exp(ref::Real(in[0].at(row, k)));
+    for (int64_t k = 0; k < c; ++k) {
+      const ref::Real share = o.label_smoothing / ref::Real(c);
+      const ref::Real direct = (1 - o.label_smoothing) * o.weight[label];
+      const Row r{.d = dy / divisor,
+                  .divisor = divisor,
+                  .n = ref::Real(n),
+                  .p = std::exp(ref::Real(in[0].at(row, k))) / total,
+                  .all = direct + share * weights,
+                  .target = share * o.weight[k] + (k == label ? direct : 0),
+                  .label_weight = o.weight[label],
+                  .is_label = k == label,
+                  .is_ignored = label == o.ignore_index};
+      dx.push_back(r.is_ignored ? 0 : static_cast<double>(mutant.gradient(r)));
+    }
+  }
+  return dx;
+}
+
+TEST(CrossEntropy, MutantsAreRejected) {
+  const Mutant right{"right", [](const Row& r) { return r.d * (r.p * r.all - r.target); }};
+  for (const OpCase& op_case : test_cases_of("cross_entropy")) {
+    if (op_case.name != "everything") continue;
+    for (const DType dtype : kDTypes) {
+      const std::vector<ref::Array> in = draw_inputs(op_case, dtype, 1);
+      const ref::Array dy = ref::full({}, -0.75);
+      const ref::CrossEntropyOptions options{
+          .label_smoothing = 0.2, .ignore_index = 2, .weight = in[2]};
+      const std::vector<double> want = op_case.reference_backward(in, dy)[0].data;
+      const auto judge = [&](const Mutant& mutant) {
+        return compare(mutated(mutant, in, dy[0], options), want, dtype, op_case.reduction);
+      };
+      EXPECT_TRUE(assertion(judge(right))) << to_string(dtype);
+      for (const Mutant& mutant : kMutants) {
+        EXPECT_FALSE(judge(mutant)) << mutant.name << " in " << to_string(dtype);
+      }
+      std::vector<double> late = want;  // the ignored rows get a gradient
+      for (int64_t row = 0; row < in[1].numel(); ++row) {
+        if (in[1][row] == 2) late[static_cast<size_t>(row * 4)] = 0.01;
+      }
+      EXPECT_FALSE(compare(late, want, dtype, op_case.reduction)) << to_string(dtype);
+    }
+  }
+}
+
+TEST(CrossEntropy, WeightsSmoothingAndIgnoredTargetTogether) {
+  for (const auto& [smoothing, want] : {std::pair(0.1, 0.4396208), std::pair(0.0, 0.1269280)}) {
+    const CrossEntropyOptions options{.weight = Tensor::from_vector<double>({0.25, 0.75}, {2}),
+                                      .label_smoothing = smoothing};
+    const Tensor y =
+        cross_entropy(logits_of({1, 2, 0.5, -1.5}, {2, 2}), labels_of({-100, 0}), options);
+    EXPECT_NEAR(y.item<double>(), want, 5e-8);
+  }
+}
+
+// reduction none, then sum: the upstream gradient is one element with stride 0.
+TEST(CrossEntropy, BroadcastUpstream) {
+  const Tensor x = logits_of({1, 0, -1, 0, 2, 0, 1, 1, 1}, {3, 3});
+  sum(cross_entropy(x, labels_of({0, 1, 2}), {.reduction = Reduction::none})).backward();
+  const std::vector<double> want = {-0.334759, 0.244728, 0.0900306, 0.106507, -0.213014,
+                                    0.106507,  0.333333, 0.333333,  -0.666667};
+  EXPECT_TRUE(agrees(values_of(x.grad()), want, DType::f64,
+                     Tolerance{.relative = 0, .of_scale = 0, .absolute = 5e-7}));
+}
+
+TEST(CrossEntropy, LabelsOfEveryDType) {
+  const std::vector<int64_t> labels = {2, 0, 1, 2};
+  const ref::Array x = draw_upstream({4, 3}, DType::f32, 1);
+  const auto loss = [&](DType dtype) {
+    return cross_entropy(Tensor::from_vector(x.data, x.shape),
+                         Tensor::from_vector(labels, {4}, {.dtype = dtype}))
+        .item<double>();
+  };
+  EXPECT_EQ(loss(DType::u8), loss(DType::i64));
+  EXPECT_EQ(loss(DType::i32), loss(DType::i64));
+}
+
+void expect_same_as_contiguous(Device device) {
+  const ref::Array x = draw_upstream({2, 5, 3, 4}, DType::f32, 1);
+  const Tensor labels = Tensor::zeros({2, 3, 4}, {.dtype = DType::i64, .device = device}).fill_(3);
+  std::vector<double> first;
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor tensor =
+        Tensor::from_vector(x.data, x.shape,
+                            {.dtype = DType::f32, .device = device, .format = format})
+            .set_requires_grad(true);
+    cross_entropy(tensor, labels).backward();
+    EXPECT_TRUE(tensor.grad().is_contiguous(format));
+    const std::vector<double> dx = values_of(tensor.grad());
+    if (first.empty()) first = dx;
+    EXPECT_TRUE(agrees(dx, first, DType::f32, 5));
+  }
+}
+
+TEST(CrossEntropy, GradientKeepsTheLayout) { expect_same_as_contiguous(kCpu); }
+TEST(CrossEntropyCuda, GradientKeepsTheLayout) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_same_as_contiguous(kCuda);
+}
+
+// Only differences between logits matter, however far from 0 they are.
+TEST(CrossEntropy, LargeLogits) {
+  const Tensor near = logits_of({0, 1, -2}, {1, 3}, DType::f32);
+  const Tensor far = logits_of({1e6, 1e6 + 1, 1e6 - 2}, {1, 3}, DType::f32);
+  const Tensor a = cross_entropy(near, labels_of({0})), b = cross_entropy(far, labels_of({0}));
+  EXPECT_EQ(values_of(a), values_of(b));
+  a.backward();
+  b.backward();
+  EXPECT_EQ(values_of(near.grad()), values_of(far.grad()));
+  const Tensor huge = logits_of({3e38, -3e38, 0}, {1, 3}, DType::f32);
+  const Tensor loss = cross_entropy(huge, labels_of({0}));
+  EXPECT_EQ(loss.item<double>(), 0);
+  loss.backward();
+  for (const double d : values_of(huge.grad())) EXPECT_NEAR(d, 0, 1e-37);  // exp may end above 0
+}
+
+void expect_non_finite_rows(Device device) {
+  for (const DType dtype : kDTypes) {
+    const Tensor x = logits_of({0, -kInf, 0,          // the class that cannot be
+                                0, kNaN, 0,           // NaN
+                                -kInf, -kInf, -kInf,  // no class can be
+                                1, 2, 3},
+                               {4, 3}, dtype, device);
+    const Tensor y =
+        cross_entropy(x, labels_of({1, 0, 0, 2}, device), {.reduction = Reduction::none});
+    const std::vector<double> loss = values_of(y);
+    EXPECT_EQ(loss[0], kInf);
+    EXPECT_TRUE(std::isnan(loss[1]));
+    EXPECT_TRUE(std::isnan(loss[2]));
+    EXPECT_NEAR(loss[3], 0.40760596, 1e-6);
+    y.backward(Tensor::ones({4}, {.dtype = y.dtype(), .device = device}));
+    const std::vector<double> dx = values_of(x.grad());
+    EXPECT_EQ(std::vector<double>(dx.begin(), dx.begin() + 3), (std::vector<double>{0.5, -1, 0.5}));
+    for (size_t i = 3; i < 9; ++i) EXPECT_TRUE(std::isnan(dx[i])) << i;
+    EXPECT_NEAR(dx[9], 0.09003, dtype == DType::bf16 ? 3e-4 : 3e-5);
+  }
+}
+
+TEST(CrossEntropy, NonFiniteRows) { expect_non_finite_rows(kCpu); }
+TEST(CrossEntropyCuda, NonFiniteRows) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_non_finite_rows(kCuda);
+}
+
+void expect_nothing_counted(Device device) {
+  for (const Shape& shape : {Shape{0, 4}, Shape{3, 4}, Shape{0, 4, 2}, Shape{2, 4, 0}}) {
+    Shape label_shape{shape[0]};
+    if (shape.rank() == 3) label_shape.append(shape[2]);
+    const Tensor labels =
+        Tensor::zeros(label_shape, {.dtype = DType::i64, .device = device}).fill_(-100);
+    for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
+      const Tensor x = Tensor::ones(shape, {.device = device}).set_requires_grad(true);
+      const Tensor y = cross_entropy(x, labels, {.reduction = reduction});
+      const bool is_none = reduction == Reduction::none;
+      EXPECT_EQ(y.shape(), is_none ? label_shape : Shape{});
+      for (const double value : values_of(y)) {
+        if (reduction == Reduction::mean) {
+          EXPECT_TRUE(std::isnan(value));
+        } else {
+          EXPECT_EQ(value, 0);
+        }
+      }
+      y.backward(Tensor::ones(y.shape(), {.device = device}));
+      EXPECT_EQ(values_of(x.grad()), std::vector<double>(static_cast<size_t>(x.numel()), 0.0));
+    }
+  }
+}
+
+TEST(CrossEntropy, NothingCounted) { expect_nothing_counted(kCpu); }
+TEST(CrossEntropyCuda, NothingCounted) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_nothing_counted(kCuda);
+}
+
+// The same error on both devices; on CUDA when the host next waits, and the loss is NaN till then.
+void expect_label_errors(Device device) {
+  for (const int64_t bad : {int64_t{1000}, int64_t{3}, int64_t{-1}, int64_t{1} << 40}) {
+    const Tensor x = logits_of({2.5, 0, 0, 0, 0, 2.5}, {2, 3}, DType::f32, device);
+    const std::string text =
+        concat("cross_entropy: expected labels in [0, 3), got ", bad, " at index 1");
+    Tensor y;
+    EXPECT_ERROR(y = cross_entropy(x, labels_of({0, bad}, device)); y.backward();
+                 (void)y.item<float>(), ErrorCode::invalid_argument, text);
+    EXPECT_ERROR(check_labels(labels_of({0, bad}, device), 3), ErrorCode::invalid_argument, text);
+    if (y) {
+      EXPECT_TRUE(std::isnan(y.item<float>()));
+      const std::vector<double> dx = values_of(x.grad());
+      for (size_t k = 3; k < 6; ++k) EXPECT_TRUE(std::isnan(dx[k]));
+    }
+    // Still usable.
+    EXPECT_NEAR(cross_entropy(x, labels_of({0, 2}, device)).item<float>(), 0.15200842, 1e-6);
+  }
+  check_labels(labels_of({0, 2, -100}, device), 3);
+  check_labels(labels_of({0, 2, 9}, device), 3, 9);
+  EXPECT_ERROR(check_labels(labels_of({0, -100}, device), 3, 9), ErrorCode::invalid_argument,
+               "got -100 at index 1");
+}
+
+TEST(CrossEntropy, LabelOutOfRange) { expect_label_errors(kCpu); }
+TEST(CrossEntropyCuda, LabelOutOfRange) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_label_errors(kCuda);
+}
+
+// Of several wrong labels the first is named, however many rows lie between.
+void expect_first_label_named(Device device) {
+  for (const int64_t classes : {int64_t{3}, int64_t{100}}) {
+    std::vector<int64_t> labels(5000, 1);
+    labels[700] = 500;
+    labels[701] = labels[4999] = -7;
+    const Tensor x = Tensor::zeros({5000, classes}, {.device = device});
+    EXPECT_ERROR((void)cross_entropy(x, labels_of(labels, device)).item<float>(),
+                 ErrorCode::invalid_argument, "got 500 at index 700");
+  }
+}
+
+TEST(CrossEntropy, FirstWrongLabelIsNamed) { expect_first_label_named(kCpu); }
+TEST(CrossEntropyCuda, FirstWrongLabelIsNamed) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_first_label_named(kCuda);
+}
+
+TEST(CrossEntropy, TwoLaunchesAndNoCopies) {
+  const Tensor x = logits_of({1, 2, 3, 4}, {2, 2}, DType::bf16);
+  const Trace trace;
+  const Tensor y = cross_entropy(x, labels_of({0, 1}));
+  EXPECT_EQ(y.dtype(), DType::f32);
+  float one = 1;
+  y.backward(Tensor::wrap(&one, {}));
+  std::vector<std::string_view> names;
+  for (const TraceRecord& record : trace.records()) names.push_back(record.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string_view>{"cross_entropy_forward", "cross_entropy_backward"}));
+  EXPECT_EQ(x.grad().dtype(), DType::bf16);
+}
+
+TEST(CrossEntropy, Errors) {
+  const auto invalid = ErrorCode::invalid_argument;
+  const Tensor x = Tensor::zeros({2, 3}), labels = labels_of({0, 1});
+  EXPECT_ERROR(cross_entropy(x, labels_of({0, 1, 2})), invalid, "expected labels [2]",
+               "f32[2,3]@cpu", "i64[3]@cpu");
+  EXPECT_ERROR(cross_entropy(x, Tensor::zeros({2})), invalid, "of u8, i32 or i64", "f32[2]@cpu");
+  EXPECT_ERROR(cross_entropy(Tensor::zeros({2}), labels), invalid, "expected logits [n, c, ...]");
+  EXPECT_ERROR(cross_entropy(labels_of({0, 1}).reshape({2, 1}), labels), invalid, "floating");
+  EXPECT_ERROR(cross_entropy(Tensor::zeros({2, 0}), labels), invalid, "at least one class");
+  EXPECT_ERROR(cross_entropy(x, labels, {.label_smoothing = 1.5}), invalid, "label_smoothing",
+               "1.5");
+  EXPECT_ERROR(cross_entropy(x, labels, {.weight = Tensor::ones({2})}), invalid,
+               "expected class weights f32[3]", "f32[2]@cpu");
+  EXPECT_ERROR(cross_entropy(x, labels, {.weight = Tensor::ones({3}, {.dtype = DType::f64})}),
+               invalid, "expected class weights f32[3]", "f64[3]@cpu");
+}
+
+TEST(CrossEntropy, SavedLogitsChangedInPlace) {
+  Tensor x = logits_of({1, 2, 3, 4}, {2, 2});
+  const Tensor y = cross_entropy(x, labels_of({0, 1}));
+  {
+    const NoGradGuard no_grad;
+    x.zero_();
+  }
+  EXPECT_ERROR(y.backward(), ErrorCode::autograd, "cross_entropy", "logits f64[2,2]", "version");
+}
+
+}  // namespace
+}  // namespace gradus
