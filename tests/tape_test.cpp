@@ -1,0 +1,292 @@
+// The tape: order, accumulation, aliasing, retained and freed graphs, hooks, versions, grad mode.
+#include "autograd/tape.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "autograd/ops/activation.h"
+#include "autograd/ops/arithmetic.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/ops/sum.h"
+#include "tests/support/expect_error.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+constexpr auto kAutograd = ErrorCode::autograd;
+
+Tensor f64(const Values& values, const Shape& shape) { return Tensor::from_vector(values, shape); }
+
+Tensor leaf(const Values& values, const Shape& shape) {
+  return f64(values, shape).set_requires_grad(true);
+}
+
+Values grad_of(const Tensor& x) { return x.grad().to_vector<double>(); }
+
+TEST(Tape, AddsOverUsesAndOverCalls) {
+  Tensor x = leaf({2, 3}, {2});
+  const auto run = [&] { sum(x * x + x * 3 + x).backward(); };
+  run();
+  EXPECT_EQ(grad_of(x), (Values{8, 10}));
+  run();
+  run();
+  EXPECT_EQ(grad_of(x), (Values{24, 30}));
+  x.zero_grad();
+  EXPECT_FALSE(x.grad().defined());
+  run();
+  EXPECT_EQ(grad_of(x), (Values{8, 10}));
+}
+
+// A node runs only after all users of its output, however long the detour.
+TEST(Tape, WaitsForTheLastUse) {
+  const Tensor x = leaf({3}, {1});
+  const Tensor a = x * 2.0;
+  Tensor b = a;
+  for (int i = 0; i < 5; ++i) b = b * 2.0;
+  (a * b + a).backward();  // 2x·64x + 2x
+  EXPECT_EQ(grad_of(x), Values{2 * 128 * 3 + 2});
+}
+
+// Fault D076.
+TEST(Tape, GradientsNeverShareMemory) {
+  const Tensor x = leaf({2}, {1}), y = leaf({3}, {1});
+  const Tensor z = x + y;
+  (x / z).backward();
+  EXPECT_DOUBLE_EQ(grad_of(x)[0], 0.12);
+  EXPECT_DOUBLE_EQ(grad_of(y)[0], -0.08);
+  const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
+  (a + b).backward(f64({1, 1}, {2}));
+  EXPECT_NE(a.grad().storage(), b.grad().storage());
+  const Tensor c = leaf({5}, {1});
+  (c + c).backward();
+  EXPECT_EQ(grad_of(c), Values{2});
+}
+
+TEST(Tape, LeavesTheUpstreamGradientAlone) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor dy = f64({10, 20}, {2});
+  (x + 0.0).backward(dy);
+  x.backward(dy);  // a leaf is its own graph
+  EXPECT_EQ(dy.to_vector<double>(), (Values{10, 20}));
+  EXPECT_EQ(grad_of(x), (Values{20, 40}));
+  EXPECT_NE(x.grad().storage(), dy.storage());
+}
+
+TEST(Tape, AGradientHeldByTheUserIsNotAddedTo) {
+  const Tensor x = leaf({1, 2}, {2});
+  sum(x).backward();
+  const Tensor first = x.grad();
+  sum(x).backward();
+  EXPECT_EQ(first.to_vector<double>(), (Values{1, 1}));
+  EXPECT_EQ(grad_of(x), (Values{2, 2}));
+}
+
+// Fault D081.
+TEST(Tape, ExpandedLeaves) {
+  const Tensor base = f64({1, 2}, {1, 2}), w = f64({1, 2, 3, 4}, {2, 2});
+  const Tensor identity = f64({1, 0, 0, 1}, {2, 2});
+  Tensor x = base.expand({2, 2}).set_requires_grad(true);
+  matmul(x, w).backward(identity);
+  EXPECT_EQ(grad_of(x), (Values{1, 3, 2, 4}));
+  EXPECT_TRUE(x.grad().is_contiguous());
+  matmul(x, w).backward(identity);
+  EXPECT_EQ(grad_of(x), (Values{2, 6, 4, 8}));
+  const Tensor b = leaf({1, 2}, {1, 2});
+  matmul(b.expand({2, 2}), w).backward(identity);
+  EXPECT_EQ(grad_of(b), (Values{3, 7}));
+}
+
+TEST(Tape, RetainedGraphsRunAgain) {
+  const Tensor x = leaf({0.3, -0.7}, {2});
+  const Tensor y = sum(relu(x * x) * x);
+  y.backward({}, true);
+  const Values once = grad_of(x);
+  y.backward();
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(grad_of(x)[i], 2 * once[i]);
+}
+
+TEST(Tape, FreedGraphsSayWhichOperation) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor a = relu(x), y = sum(a);
+  y.backward();
+  EXPECT_ERROR(y.backward(), kAutograd,
+               "sum: backward reached this operation a second time, but its graph was freed; pass "
+               "retain_graph = true to the first backward");
+  // Another graph that leads into the freed part: nothing is added to any leaf.
+  const Tensor w = leaf({1, 1}, {2});
+  EXPECT_ERROR(sum(a * w).backward(), kAutograd, "relu: backward reached this operation a second");
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(grad_of(x), (Values{1, 1}));
+}
+
+TEST(Tape, RefusesWhatItCannotRun) {
+  const Tensor x = leaf({1, 2}, {2});
+  constexpr auto invalid = ErrorCode::invalid_argument;
+  EXPECT_ERROR(f64({1}, {1}).backward(), kAutograd, "expected a tensor with history");
+  EXPECT_ERROR((x * x).backward(), invalid, "expected a tensor of one element or a gradient");
+  EXPECT_ERROR((x * x).backward(f64({1}, {1})), invalid, "must be like it, got f64[1]@cpu");
+  EXPECT_ERROR((x * x).backward(Tensor::ones({2})), invalid, "must be like it, got f32[2]@cpu");
+  Tensor whole = Tensor::ones({2}, {.dtype = DType::i64});
+  EXPECT_ERROR(whole.set_requires_grad(true), invalid, "only floating dtypes have gradients");
+  Tensor result = x * 2.0;
+  EXPECT_ERROR(result.set_requires_grad(false), kAutograd, "expected a leaf, got a result");
+  EXPECT_ERROR(Tensor(x).set_grad(f64({1}, {1})), invalid, "set_grad: ");
+}
+
+struct BadNode final : Node {
+  Tensor made;
+  std::string_view name() const override { return "bad"; }
+  void backward(const Tensor&, Gradients& grads) override { grads.set(0, made); }
+};
+
+TEST(Tape, ABackwardThatMakesNothingOrTheWrongThingIsADefect) {
+  const Tensor x = leaf({1, 2}, {2});
+  for (const bool nothing : {true, false}) {
+    Tensor y = f64({1, 2}, {2});
+    auto node = make_node<BadNode>(x);
+    if (!nothing) node->made = f64({1}, {1});
+    attach(y, node);
+    EXPECT_ERROR(y.backward(f64({1, 1}, {2})), ErrorCode::internal,
+                 nothing ? "bad: backward made no gradient for input 0"
+                         : "bad: backward made a gradient f64[1]@cpu for an input f64[2]");
+  }
+}
+
+TEST(Hooks, SeeAndReplaceFinishedGradients) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor a = x * 2.0;
+  Values seen;
+  Tensor kept;
+  a.register_hook([&](const Tensor& grad) {
+    seen = grad.to_vector<double>();
+    kept = grad;
+    return Tensor();
+  });
+  a.register_hook([](const Tensor& grad) { return grad * 10.0; });
+  x.register_hook([](const Tensor& grad) { return grad + 1.0; });
+  sum(a * a + a).backward();
+  EXPECT_EQ(seen, (Values{5, 9})) << "both uses, before the second hook";
+  EXPECT_EQ(grad_of(x), (Values{101, 181}));
+  EXPECT_EQ(kept.to_vector<double>(), (Values{5, 9})) << "a kept gradient is not written to";
+}
+
+TEST(Hooks, Refusals) {
+  const Tensor x = leaf({1, 2}, {2});
+  x.register_hook([](const Tensor&) { return f64({1}, {1}); });
+  EXPECT_ERROR(sum(x).backward(), ErrorCode::invalid_argument,
+               "hook: expected a gradient like f64[2]@cpu, got f64[1]@cpu");
+  EXPECT_ERROR(f64({1}, {1}).register_hook([](const Tensor&) { return Tensor(); }), kAutograd,
+               "register_hook: f64[1]@cpu does not require a gradient");
+}
+
+// Fault D077.
+TEST(Versions, ChangesOfSavedTensorsAreNoticedThroughViews) {
+  const auto bump = [](Tensor view) { view.detach().add_(Tensor::ones({}, view.options())); };
+  Tensor base = f64({1, 2, 3, 4}, {2, 2});
+  const Tensor x = leaf({1, 1, 1, 1}, {2, 2});
+  const Tensor y = sum(x * base.transpose(0, 1));
+  bump(base);
+  EXPECT_ERROR(y.backward(), kAutograd,
+               "mul: its saved b f64[2,2]@cpu was changed in place: version 0 when saved, 1 in "
+               "backward");
+  const Tensor z = sum(x * base);
+  bump(base.slice(0, 0, 1));
+  EXPECT_ERROR(z.backward(), kAutograd, "mul: its saved b", "version 1 when saved, 2 in");
+  EXPECT_FALSE(x.grad().defined());
+  // Not needed by any wanted gradient, so not saved: no error.
+  const Tensor c = f64({1, 2, 3, 4}, {2, 2});
+  const Tensor w = sum(x + c);
+  bump(c);
+  w.backward();
+}
+
+// Fault D078.
+TEST(Versions, RefusedWritesLeaveNoTrace) {
+  Tensor a = leaf({1, 2, 3}, {3});
+  Tensor result = a * 2.0, plain = f64({1, 1, 1}, {3});
+  const Tensor ones = f64({1, 1, 1}, {3});
+  for (Tensor* target : {&a, &result}) {
+    const Values before = target->to_vector<double>();
+    EXPECT_ERROR(target->add_(ones), kAutograd, "add_: an in-place write to f64[3]@cpu");
+    EXPECT_ERROR(target->mul_(2), kAutograd, "mul_: ");
+    EXPECT_ERROR(target->copy_(ones), kAutograd, "copy_: ");
+    EXPECT_ERROR(target->zero_(), kAutograd, "fill_: ", "do it under NoGradGuard");
+    EXPECT_ERROR(target->slice(0, 0, 1).fill_(7), kAutograd, "which has history");
+    EXPECT_EQ(target->to_vector<double>(), before);
+    EXPECT_EQ(target->storage()->version(), 0u);
+  }
+  // What is written must have no history either: its gradient would be lost.
+  EXPECT_ERROR(plain.add_(result), kAutograd, "add_: writing f64[3]@cpu", "pass its detach()");
+  EXPECT_ERROR(plain.copy_(a), kAutograd, "copy_: writing f64[3]@cpu");
+  EXPECT_EQ(plain.to_vector<double>(), (Values{1, 1, 1}));
+  EXPECT_EQ(plain.storage()->version(), 0u);
+  plain.add_(result.detach());
+  const NoGradGuard no_grad;
+  a.add_(ones);
+  EXPECT_EQ(a.to_vector<double>(), (Values{2, 3, 4}));
+  EXPECT_EQ(a.storage()->version(), 1u);
+}
+
+TEST(GradMode, NothingIsRecordedUnderNoGrad) {
+  const Tensor x = leaf({1, 2}, {2});
+  {
+    const NoGradGuard no_grad;
+    EXPECT_FALSE((x * x).requires_grad());
+    EXPECT_FALSE(x.reshape({2, 1}).requires_grad());
+    const NoGradGuard inner;
+  }
+  EXPECT_TRUE(grad_enabled());
+  EXPECT_TRUE((x * x).requires_grad());
+  EXPECT_FALSE((f64({1}, {1}) * 2.0).requires_grad());
+}
+
+TEST(GradMode, BelongsToItsThread) {
+  const NoGradGuard no_grad;
+  bool enabled = false;
+  std::thread([&] { enabled = grad_enabled(); }).join();
+  EXPECT_TRUE(enabled);
+  EXPECT_FALSE(grad_enabled());
+}
+
+TEST(GradMode, DetachCutsHistoryAndSharesData) {
+  const Tensor x = leaf({1, 2}, {2});
+  const Tensor a = x * 2.0, b = a.detach();
+  EXPECT_EQ(a.storage(), b.storage());
+  EXPECT_TRUE(b.is_leaf());
+  sum(b * x).backward();
+  EXPECT_EQ(grad_of(x), (Values{2, 4}));
+}
+
+TEST(GradMode, GradientsCarryNoHistory) {
+  const Tensor x = leaf({1, 2}, {2});
+  sum(x * x * x).backward();
+  EXPECT_FALSE(x.grad().requires_grad());
+}
+
+TEST(GradMode, AForwardThatThrowsLeavesNoNode) {
+  const Tensor x = leaf({1, 2}, {2});
+  const auto before = x.grad_state().use_count();
+  EXPECT_ERROR(x * f64({1, 2, 3}, {3}), ErrorCode::invalid_argument, "mul: ");
+  EXPECT_EQ(x.grad_state().use_count(), before);
+  EXPECT_EQ(x.storage()->version(), 0u);
+}
+
+TEST(TapePrint, TextAndDot) {
+  const Tensor a = leaf({1, 2}, {2}), b = leaf({3}, {1});
+  const Tensor y = relu(a * b) + f64({1, 2}, {2});
+  const uint64_t last = std::stoull(tape_text(y));
+  const auto number = [&](uint64_t back) { return concat(last - back); };
+  EXPECT_EQ(tape_text(y), number(0) + " add <- " + number(1) + " relu, (no gradient)\n" +
+                              number(1) + " relu <- " + number(2) + " mul\n" + number(2) +
+                              " mul <- leaf f64[2], leaf f64[1]\n");
+  EXPECT_EQ(tape_dot(y), "digraph tape {\n  rankdir=BT;\n  n" + number(0) +
+                             " [label=\"add\"];\n  n" + number(1) + " -> n" + number(0) + ";\n  n" +
+                             number(1) + " [label=\"relu\"];\n  n" + number(2) + " -> n" +
+                             number(1) + ";\n  n" + number(2) + " [label=\"mul\"];\n}\n");
+  EXPECT_EQ(tape_text(a), "");
+}
+
+}  // namespace
+}  // namespace gradus
