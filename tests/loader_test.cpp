@@ -197,6 +197,9 @@ TEST(Loader, Errors) {
   set.labels.pop_back();
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "5 images", "4 labels");
   set = make_set(5);
+  set.labels[3] = 7;
+  EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "labels must be below 7", "got 7");
+  set = make_set(5);
   set.std[0] = 0;
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "std must be positive");
   set = make_set(5);

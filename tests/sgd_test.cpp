@@ -66,6 +66,18 @@ TEST_P(SgdTest, MomentumSurvivesSaveAndLoad) {
   }
 }
 
+// The decay is part of the gradient, so that a gradient of 0 still shrinks the weight by lr·decay.
+TEST_P(SgdTest, WeightDecayActsThroughTheGradient) {
+  Tensor w = parameter({1.0}, DType::f64, GetParam());
+  Sgd optimizer({w}, {.lr = 0.1, .momentum = 0.5, .weight_decay = 0.01});
+  set_gradient(w, {0.0});
+  optimizer.step();
+  EXPECT_NEAR(w.item<double>(), 0.999, 1e-15);
+  set_gradient(w, {0.0});
+  optimizer.step();  // buf = 0.5·0.01 + 0.01·0.999
+  EXPECT_NEAR(w.item<double>(), 0.999 - 0.1 * (0.005 + 0.00999), 1e-15);
+}
+
 // The first step takes the gradient itself into the buffer, dampening or not; and a parameter
 // whose first gradient comes later has its own first step.
 TEST_P(SgdTest, FirstStepOfEachParameterIsNotDampened) {
@@ -127,7 +139,8 @@ TEST_P(SgdTest, ManyTensorsOfEveryDtype) {
       }
       optimizer.step();
       for (size_t i = 0; i < params.size(); ++i) {
-        EXPECT_TRUE(agrees(params[i].to_vector<double>(), want[i], dtype, 2)) << to_string(dtype) << " " << i;
+        EXPECT_TRUE(agrees(params[i].to_vector<double>(), want[i], dtype, 2))
+            << to_string(dtype) << " " << i;
       }
     }
   }

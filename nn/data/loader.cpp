@@ -18,6 +18,9 @@ void check_set(const ImageSet& set, const LoaderOptions& options) {
   check(std::ssize(set.images) == set.n * set.c * set.h * set.w && std::ssize(set.labels) == set.n,
         "data_loader", "expected ", set.n, " images of ", set.c, "x", set.h, "x", set.w, ", got ",
         set.images.size(), " pixels and ", set.labels.size(), " labels");
+  const auto largest = std::max_element(set.labels.begin(), set.labels.end());
+  check(*largest < set.classes, "data_loader", "labels must be below ", set.classes,
+        ", the number of classes, got ", *largest);
   check(std::ssize(set.mean) == set.c && std::ssize(set.std) == set.c, "data_loader",
         "expected a mean and a std for each of ", set.c, " channels, got ", set.mean.size(),
         " and ", set.std.size());

@@ -44,8 +44,8 @@ struct LoaderPosition {
 class DataLoader {
  public:
   // Moves the set to the device (on the CPU its memory is used as it is). Throws invalid_argument
-  // for a batch of 0 or larger than the set, an empty set and a mean or std per channel that does
-  // not fit.
+  // for a batch of 0 or larger than the set, an empty set, a label that is no class and a mean or
+  // std that does not fit.
   DataLoader(ImageSet set, const LoaderOptions& options);
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;

@@ -122,12 +122,18 @@ std::vector<NamedTensor> Optimizer::state() const {
   return all;
 }
 
-void Optimizer::load_state(const std::vector<NamedTensor>& source) {
+void Optimizer::check_state(const std::vector<NamedTensor>& source) const {
   const std::vector<NamedTensor> own = state();
   const std::vector<Tensor> values = match_by_name(own, source, name());
   for (size_t i = 0; i < own.size(); ++i) {
     if (own[i].name == "schedule") check_same_rates(schedule_, values[i], name());
   }
+}
+
+void Optimizer::load_state(const std::vector<NamedTensor>& source) {
+  check_state(source);
+  const std::vector<NamedTensor> own = state();
+  const std::vector<Tensor> values = match_by_name(own, source, name());
   const NoGradGuard no_grad;
   fresh_ = false;
   for (size_t i = 0; i < own.size(); ++i) {

@@ -29,6 +29,7 @@ class Optimizer {
   // The rate of all further steps; drops a schedule.
   void set_lr(double lr);
   // Rates of steps 0 to total_steps - 1; later steps keep the last one. Counts all steps so far.
+  // A step that is captured keeps the table that it was captured with.
   void set_schedule(const Schedule& schedule, int64_t total_steps);
   // Both wait for the device: the rate of the last step begun, and the number of steps begun.
   double lr() const;
@@ -48,6 +49,7 @@ class Optimizer {
   // Takes back what state() gave, on any device and in any order. Throws invalid_argument naming
   // the first difference and changes nothing then.
   void load_state(const std::vector<NamedTensor>& state);
+  void check_state(const std::vector<NamedTensor>& state) const;  // throws where load_state would
   // The settings in one line, to tell whether two runs are the same.
   virtual std::string settings() const = 0;
 

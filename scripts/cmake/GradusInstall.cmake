@@ -30,6 +30,7 @@ target_sources(gradus PUBLIC
     cuda/context.h
     cuda/graph.h
     nn/capture.h
+    nn/checkpoint.h
     nn/data/image_set.h
     nn/data/loader.h
     nn/finite_check.h
@@ -40,11 +41,14 @@ target_sources(gradus PUBLIC
     nn/io/npy.h
     nn/io/safetensors.h
     nn/linear.h
+    nn/models.h
     nn/module.h
     nn/optim/optimizer.h
     nn/optim/schedule.h
     nn/optim/sgd.h
+    nn/precision.h
     nn/sequential.h
+    nn/trainer.h
 )
 
 # Headers of core/, autograd/ and nn/ that stay inside.

@@ -1,0 +1,179 @@
+#include "nn/trainer.h"
+
+#include <chrono>
+#include <memory>
+
+#include "autograd/grad_mode.h"
+#include "autograd/ops/cross_entropy.h"
+#include "autograd/tape.h"
+#include "core/launch.h"
+#include "core/ops/track_metrics.h"
+#include "nn/finite_check.h"
+#include "nn/io/tensor_bytes.h"
+
+namespace gradus::nn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Tensor new_totals(Device device) {
+  return Tensor::zeros({4}, {.dtype = DType::f64, .device = device});
+}
+
+Metrics read_metrics(const Tensor& totals) {
+  const std::vector<double> t = totals.to_vector<double>();
+  if (t[2] == 0) return {};
+  return {t[0] / t[2], t[1] / t[2], static_cast<int64_t>(t[2])};
+}
+
+void check_devices(Module& model, const DataLoader& train, const Optimizer& optimizer) {
+  const Device device = train.options().device;
+  check(optimizer.device() == device, "trainer", "the optimizer is on ", optimizer.device(),
+        " and the loader on ", device);
+  for (const NamedTensor& p : model.named_parameters()) {
+    check(p.tensor.device() == device, "trainer", "parameter ", p.name, " is ", p.tensor,
+          " and the loader is on ", device);
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(Module& model, DataLoader& train, Optimizer& optimizer, TrainerOptions options)
+    : model_(model),
+      train_(train),
+      optimizer_(optimizer),
+      options_(std::move(options)),
+      captured_step_(train.options().device,
+                     [this] { enqueue_step(train_.options().batch_size); }) {
+  check(options_.epochs >= 0, "trainer", "epochs must not be negative, got ", options_.epochs);
+  check(options_.progress_every > 0, "trainer", "progress_every must be positive, got ",
+        options_.progress_every);
+  check(train_.batches() > 0, "trainer", "an epoch must have at least one batch");
+  check_devices(model_, train_, optimizer_);
+  const Device device = train_.options().device;
+  totals_ = new_totals(device);
+  failed_step_ = Tensor::full({1}, -1, {.dtype = DType::i64, .device = device});
+  optimizer_.set_failed_step(failed_step_);
+}
+
+Trainer::~Trainer() { optimizer_.set_failed_step({}); }
+
+void Trainer::enqueue_step(int64_t batch_size) {
+  const PrecisionGuard precision(options_.precision);
+  const Batch batch = train_.gather(batch_size);
+  const Tensor logits = model_(batch.x);
+  const Tensor loss = cross_entropy(logits, batch.labels);
+  launch(TrackMetrics{.loss = loss.raw(),
+                      .logits = dense(logits).raw(),
+                      .labels = batch.labels.raw(),
+                      .totals = totals_.raw(),
+                      .step = optimizer_.step_counter().raw(),
+                      .failed_step = failed_step_.raw()});
+  optimizer_.zero_grad();
+  loss.backward();
+  optimizer_.step();
+}
+
+void Trainer::begin_epoch(int64_t epoch) {
+  train_.start_epoch(epoch);
+  totals_.zero_();
+}
+
+void Trainer::step() {
+  if (train_.next_batch_size() == 0) begin_epoch(train_.position().epoch + 1);
+  if (!model_.training()) model_.train();
+  const int64_t size = train_.next_batch_size();
+  if (options_.capture && size == train_.options().batch_size) {
+    captured_step_.run();
+  } else {
+    enqueue_step(size);
+  }
+  train_.advance(size);
+}
+
+void Trainer::synchronize() {
+  with_backend(train_.options().device, [](auto& backend) { gradus::synchronize(backend); });
+  throw_if_failed();
+}
+
+Metrics Trainer::train_metrics() const { return read_metrics(totals_); }
+
+Metrics Trainer::evaluate(DataLoader& test) {
+  const PrecisionGuard precision(options_.precision);
+  const NoGradGuard no_grad;
+  const bool was_training = model_.training();
+  const LoaderPosition was_at = test.position();
+  model_.eval();
+  test.start_epoch(0);
+  const Tensor totals = new_totals(test.options().device);
+  while (const std::optional<Batch> batch = test.next()) {
+    const Tensor logits = model_(batch->x);
+    const Tensor loss = cross_entropy(logits, batch->labels);
+    launch(TrackMetrics{.loss = loss.raw(),
+                        .logits = dense(logits).raw(),
+                        .labels = batch->labels.raw(),
+                        .totals = totals.raw()});
+  }
+  test.restore(was_at);
+  model_.train(was_training);
+  return read_metrics(totals);
+}
+
+bool Trainer::run_epoch() {
+  const int64_t steps = train_.batches();
+  const auto start = Clock::now();
+  const int64_t first_sample = train_.position().samples;
+  int64_t done = first_sample / train_.options().batch_size;
+  while (train_.next_batch_size() > 0) {
+    step();
+    ++done;
+    const bool stopping = options_.stop != nullptr && options_.stop->load();
+    if (done % options_.progress_every != 0 && done != steps && !stopping) continue;
+    synchronize();
+    if (options_.on_progress) {
+      const double seconds = seconds_since(start);
+      const auto images = static_cast<double>(train_.position().samples - first_sample);
+      options_.on_progress({.epoch = train_.position().epoch,
+                            .epochs = options_.epochs,
+                            .step = done,
+                            .steps = steps,
+                            .train = train_metrics(),
+                            .seconds = seconds,
+                            .images_per_second = images / seconds});
+    }
+    if (stopping) return false;
+  }
+  return true;
+}
+
+TrainResult Trainer::run(DataLoader* test) {
+  while (train_.position().epoch < options_.epochs) {
+    const int64_t first_sample = train_.position().samples;
+    const auto start = Clock::now();
+    if (!run_epoch()) return TrainResult::interrupted;
+    report_epoch(test, seconds_since(start), first_sample);
+    begin_epoch(train_.position().epoch + 1);
+  }
+  return TrainResult::finished;
+}
+
+void Trainer::report_epoch(DataLoader* test, double seconds, int64_t first_sample) {
+  const LoaderPosition& at = train_.position();
+  const double images = static_cast<double>(at.samples - first_sample);
+  const int64_t size = train_.options().batch_size;
+  const int64_t steps = (at.samples - first_sample + size - 1) / size;
+  EpochReport report{.epoch = at.epoch, .train = train_metrics(), .seconds = seconds};
+  report.images_per_second = images / seconds;
+  report.ms_per_step = steps == 0 ? 0 : 1e3 * seconds / static_cast<double>(steps);
+  if (test != nullptr) report.test = evaluate(*test);
+  if (!options_.on_epoch) return;
+  report.lr = optimizer_.lr();
+  report.parameter_hash = parameter_hash(model_);
+  options_.on_epoch(report);
+}
+
+}  // namespace gradus::nn

@@ -1,0 +1,120 @@
+// The training loop as a library: epochs, metrics, evaluation, interruption and resumption.
+//
+//   nn::DataLoader train(set, {.batch_size = 128}), test(test_set, {.batch_size = 1000, ...});
+//   nn::Sgd optimizer(net.named_parameters(), {.momentum = 0.9});
+//   nn::Trainer trainer(net, train, optimizer, {.epochs = 2});
+//   trainer.run(&test);
+//
+// The loss is the cross entropy of the model's output. On CUDA a step is captured once and
+// replayed; loss and right answers are added up on the device and read at progress ticks and at
+// the end of an epoch.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "nn/capture.h"
+#include "nn/data/loader.h"
+#include "nn/module.h"
+#include "nn/optim/optimizer.h"
+#include "nn/precision.h"
+
+namespace gradus::nn {
+
+// Means over samples.
+struct Metrics {
+  double loss = 0;
+  double accuracy = 0;  // a fraction
+  int64_t samples = 0;
+};
+
+struct Progress {
+  int64_t epoch = 0;  // from 0
+  int64_t epochs = 0;
+  int64_t step = 0;  // steps done in this epoch
+  int64_t steps = 0;
+  Metrics train;       // of this epoch so far
+  double seconds = 0;  // of this epoch, since it began or was resumed
+  double images_per_second = 0;
+};
+
+struct EpochReport {
+  int64_t epoch = 0;  // from 0
+  Metrics train;
+  std::optional<Metrics> test;
+  double seconds = 0;  // of training, evaluation not included
+  double images_per_second = 0;
+  double ms_per_step = 0;
+  double lr = 0;               // of the last step
+  std::string parameter_hash;  // of parameters and buffers
+};
+
+struct TrainerOptions {
+  int64_t epochs = 1;
+  Precision precision;
+  bool capture = true;          // CUDA: replay a graph
+  int64_t progress_every = 50;  // steps between looks at the device
+  std::function<void(const Progress&)> on_progress;
+  std::function<void(const EpochReport&)> on_epoch;
+  const std::atomic<bool>* stop = nullptr;  // polled after every step; a signal handler may set it
+};
+
+enum class TrainResult : uint8_t { finished, interrupted };
+
+// Everything that the rest of a run depends on.
+struct TrainerState {
+  std::vector<NamedTensor> tensors;           // "model.0.weight", "optimizer.step", ...
+  std::map<std::string, std::string> values;  // counters, and the settings that must be the same
+};
+
+class Trainer {
+ public:
+  // All four must outlive the trainer, and model, optimizer and loader must share a device.
+  Trainer(Module& model, DataLoader& train, Optimizer& optimizer, TrainerOptions options);
+  ~Trainer();  // takes failed_step back from the optimizer
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Trains from where the loader stands to the end of the last epoch, or until options.stop: then
+  // the step is finished and state() holds the rest. Evaluates on `test`, if given, after every
+  // epoch. Throws `invalid_argument` naming step and layer when the loss is not finite; the
+  // parameters are those before that step.
+  TrainResult run(DataLoader* test = nullptr);
+
+  // One step on the next batch, of the next epoch where this one is over. Enqueues only.
+  void step();
+  void synchronize();  // waits for the device, and throws if a step's loss was not finite
+
+  Metrics evaluate(DataLoader& test);  // in evaluation mode, without changing anything
+  Metrics train_metrics() const;       // of this epoch so far; waits for the device
+
+  // What a resume file holds. restore() throws invalid_argument naming the first difference, and
+  // changes nothing then. A restored run goes on bit for bit as the unbroken one.
+  TrainerState state();
+  void restore(const TrainerState& state);
+
+ private:
+  bool run_epoch();
+  void enqueue_step(int64_t batch_size);
+  void begin_epoch(int64_t epoch);
+  void throw_if_failed();
+  void report_epoch(DataLoader* test, double seconds, int64_t first_step);
+  std::map<std::string, std::string> settings() const;
+
+  Module& model_;
+  DataLoader& train_;
+  Optimizer& optimizer_;
+  TrainerOptions options_;
+  Tensor totals_;       // [4], f64: core/ops/track_metrics.h
+  Tensor failed_step_;  // [1], i64: -1, or the first step whose loss was not finite
+  CapturedStep captured_step_;
+};
+
+// 64-bit FNV-1a over name, dtype, shape and row-major bytes of each tensor, as 16 hex digits: equal
+// for equal parameters and buffers, on whatever device.
+std::string parameter_hash(Module& model);
+
+}  // namespace gradus::nn

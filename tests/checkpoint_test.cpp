@@ -1,0 +1,172 @@
+#include "nn/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/io/safetensors.h"
+#include "nn/optim/sgd.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/files.h"
+#include "tests/support/gpu.h"
+#include "tests/support/toy.h"
+
+namespace gradus::nn {
+namespace {
+
+using test::TempDir;
+using test::toy_net;
+using test::toy_set;
+
+constexpr auto kInvalid = ErrorCode::invalid_argument;
+
+struct Session {
+  explicit Session(Device device = kCpu, uint64_t seed = 1)
+      : net(moved(toy_net(seed), device)),
+        loader(toy_set(40), {.batch_size = 8, .crop_padding = 1, .flip = true, .device = device}),
+        optimizer(net.named_parameters(), {.lr = 0.05, .momentum = 0.9}),
+        trainer(net, loader, optimizer, {.epochs = 3}) {}
+
+  static Sequential moved(Sequential net, Device device) {
+    net.to(device);
+    return net;
+  }
+
+  Sequential net;
+  DataLoader loader;
+  Sgd optimizer;
+  Trainer trainer;
+};
+
+TEST(Weights, NamesOfTheFileAreThoseOfPyTorch) {
+  const TempDir dir;
+  Sequential net = toy_net();
+  save_weights(dir.path("w.safetensors"), net);
+  const SafeTensors file = read_safetensors(dir.path("w.safetensors"));
+  for (const char* name : {"0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+                           "1.num_batches_tracked", "5.weight", "5.bias"}) {
+    EXPECT_NE(file.find(name), nullptr) << name;
+  }
+  EXPECT_EQ(file.tensors.size(), 8u);
+  EXPECT_EQ(file.find("1.num_batches_tracked")->shape, Shape{});
+  EXPECT_EQ(file.find("1.num_batches_tracked")->dtype, DType::i64);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"w.safetensors"});
+}
+
+TEST(Weights, RoundTripKeepsEveryBitInEveryDtype) {
+  const TempDir dir;
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    Sequential net = toy_net(1), other = toy_net(2);
+    net.to(dtype), other.to(dtype);
+    save_weights(dir.path("w"), net);
+    EXPECT_NE(parameter_hash(net), parameter_hash(other));
+    EXPECT_TRUE(load_weights(dir.path("w"), other).ok());
+    EXPECT_EQ(parameter_hash(net), parameter_hash(other));
+  }
+}
+
+TEST(Weights, OfAnotherModelAreReported) {
+  const TempDir dir;
+  Sequential net = toy_net();
+  save_weights(dir.path("w"), net);
+  Sequential other(Conv2d(1, 4, 5, {}, false), Linear(4, 4));
+  EXPECT_ERROR(load_weights(dir.path("w"), other), kInvalid,
+               "mismatched 0.weight expected [4,1,5,5], got [4,1,3,3]", "unexpected 1.num_batches");
+  EXPECT_FALSE(load_weights(dir.path("w"), other, false).ok());
+}
+
+TEST(Weights, DamagedFileIsRefusedAndChangesNothing) {
+  const TempDir dir;
+  Sequential net = toy_net();
+  const std::string before = parameter_hash(net);
+  save_weights(dir.path("w"), net);
+  test::Bytes bytes = test::read_file(dir.path("w"));
+  bytes.resize(bytes.size() - 5);
+  EXPECT_ERROR(load_weights(dir.file("short", bytes), net), ErrorCode::io, "short");
+  EXPECT_ERROR(load_weights(dir.path("absent"), net), ErrorCode::io, "absent");
+  EXPECT_EQ(parameter_hash(net), before);
+}
+
+class ResumeTest : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
+};
+
+// Through a file, in the middle of the second epoch.
+TEST_P(ResumeTest, InterruptedAndResumedIsUnbroken) {
+  const TempDir dir;
+  Session unbroken(GetParam());
+  unbroken.trainer.run();
+  {
+    Session first(GetParam());
+    for (int i = 0; i < 7; ++i) first.trainer.step();
+    save_resume(dir.path("run"), first.trainer.state());
+  }
+  Session second(GetParam(), 5);
+  second.trainer.restore(load_resume(dir.path("run")));
+  EXPECT_EQ(second.loader.position(), (LoaderPosition{.epoch = 1, .samples = 16, .drawn = 56}));
+  second.trainer.run();
+  EXPECT_EQ(parameter_hash(second.net), parameter_hash(unbroken.net));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ResumeTest, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+TEST(Resume, OtherFilesAndVersionsAreRefused) {
+  const TempDir dir;
+  Session run;
+  save_weights(dir.path("weights"), run.net);
+  EXPECT_ERROR(load_resume(dir.path("weights")), ErrorCode::io, "weights",
+               "expected a file of format gradus-resume, got 'pt'");
+  write_safetensors(dir.path("newer"), {}, {{"format", "gradus-resume"}, {"version", "2"}});
+  EXPECT_ERROR(load_resume(dir.path("newer")), ErrorCode::io, "newer",
+               "expected version 1, got '2'");
+  write_safetensors(dir.path("empty"), {}, {{"format", "gradus-resume"}, {"version", "1"}});
+  EXPECT_ERROR(run.trainer.restore(load_resume(dir.path("empty"))), kInvalid,
+               "resume: this run has model.0.weight, which the saved state lacks");
+}
+
+// The keys are a promise to later versions.
+TEST(Resume, FormatIsFrozen) {
+  const TempDir dir;
+  Session run;
+  run.optimizer.set_schedule(schedules::constant(0.1), 15);
+  run.trainer.step();
+  save_resume(dir.path("run"), run.trainer.state());
+  const SafeTensors file = read_safetensors(dir.path("run"));
+  std::vector<std::string> names;
+  for (const SafeTensor& tensor : file.tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "model.0.weight", "model.1.bias", "model.1.num_batches_tracked",
+                       "model.1.running_mean", "model.1.running_var", "model.1.weight",
+                       "model.5.bias", "model.5.weight", "optimizer.born", "optimizer.lr",
+                       "optimizer.momentum_buffer.0.weight", "optimizer.momentum_buffer.1.bias",
+                       "optimizer.momentum_buffer.1.weight", "optimizer.momentum_buffer.5.bias",
+                       "optimizer.momentum_buffer.5.weight", "optimizer.schedule", "optimizer.step",
+                       "totals"}));
+  const std::map<std::string, std::string> want{
+      {"format", "gradus-resume"},
+      {"version", "1"},
+      {"epoch", "0"},
+      {"samples", "8"},
+      {"drawn", "8"},
+      {"precision", "strict"},
+      {"optimizer", "sgd: momentum 0.9, dampening 0, weight_decay 0, nesterov false"},
+      {"loader",
+       "images 40x1x8x8, batch_size 8, shuffle true, drop_last true, seed 0, crop_padding 1, flip "
+       "true"}};
+  EXPECT_EQ(file.metadata, want);
+}
+
+TEST(Resume, DamagedCountersAreRefused) {
+  Session run;
+  TrainerState state = run.trainer.state();
+  state.values["samples"] = "12x";
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "'samples' must be a number, got '12x'");
+  state.values["samples"] = "41";
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "an epoch has 40 samples");
+  state.values.erase("drawn");
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "lacks 'drawn'");
+}
+
+}  // namespace
+}  // namespace gradus::nn
