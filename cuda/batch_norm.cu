@@ -111,9 +111,9 @@ void forward(Cuda& cuda, const BatchNormForward& args) {
   T* y = args.y.as<T>();
   with_layout<T>(g, {x, y}, [&](auto width, auto columns, auto divide) {
     constexpr int N = width();
-    FinishForward<A> finish = finish_forward<A>(args, g);
+    FinishForward<T> finish = finish_forward<T>(args, g);
     if (args.training) {  // 1 moments
-      finish.chunks = launch_parts<T, N, columns()>(cuda, x, g, &finish.parts);
+      finish.chunks = launch_first_stage<N, columns()>(cuda, finish.of, g, 0, &finish.parts);
     }
     batch_norm_forward_finish<A>
         <<<stepping_blocks(g.c, 8, kMaxGridX), 256, 0, cuda.stream()>>>(finish);  // 2 finish

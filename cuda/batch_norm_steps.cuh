@@ -79,30 +79,38 @@ __device__ __forceinline__ Sums<A> merge_warp(const Sums<A>& value) {
   return {warp_sum(value.dy), warp_sum(value.dy_x)};
 }
 
-// What a chunk is reduced to, in the forward and in the backward pass: how to start and how to take
-// in N elements. `taken` counts the packs that this thread has seen.
+// What a chunk is reduced to, in the forward and in the backward pass: how to take in elements.
+
+// Moments of x - pivot, with the channel's first element as the pivot: a mean far from 0 then costs
+// no digits, and is rounded once, when the pivot is added back.
 template <class T>
 struct MomentsOf {
   using A = acc_t<T>;
   using Part = Moments<A>;
   const T* x;
+  int64_t channel_stride;  // from one channel's first element to the next one's
 
-  __device__ __forceinline__ Part take(const Part& part, int64_t i, int64_t) const {
-    return merge(part, Part{A(1), static_cast<A>(x[i]), A(0)});
+  __device__ __forceinline__ A pivot(int64_t c) const {
+    return static_cast<A>(x[c * channel_stride]);
+  }
+  __device__ __forceinline__ Part take(const Part& part, int64_t i, int64_t c) const {
+    return merge(part, Part{A(1), static_cast<A>(x[i]) - pivot(c), A(0)});
   }
   template <int N>
-  __device__ __forceinline__ Part take_pack(const Part& part, int64_t i, int64_t) const {
+  __device__ __forceinline__ Part take_pack(const Part& part, int64_t i, int64_t c) const {
     const Pack<T, N> in = load_pack<N>(x + i);
     A values[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = static_cast<A>(in[j]);
+    for (int j = 0; j < N; ++j) values[j] = static_cast<A>(in[j]) - pivot(c);
     return merge(part, moments_of(values));
   }
   template <int N>
-  __device__ __forceinline__ void take_columns(Part (&parts)[N], int64_t i, int64_t) const {
+  __device__ __forceinline__ void take_columns(Part (&parts)[N], int64_t i, int64_t c) const {
     const Pack<T, N> in = load_pack<N>(x + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) parts[j] = merge(parts[j], Part{A(1), static_cast<A>(in[j]), A(0)});
+    for (int j = 0; j < N; ++j) {
+      parts[j] = merge(parts[j], Part{A(1), static_cast<A>(in[j]) - pivot(c + j), A(0)});
+    }
   }
 };
 
@@ -213,8 +221,10 @@ __global__ void __launch_bounds__(256)
   for (int j = 0; j < N; ++j) parts[blockIdx.y * c_count + c + j] = part[j];
 }
 
-template <class A>
+template <class T>
 struct FinishForward {
+  using A = acc_t<T>;
+  MomentsOf<T> of;
   int64_t c = 0;
   int64_t chunks = 0;  // 0: evaluation
   Moments<A>* parts = nullptr;
@@ -227,8 +237,9 @@ struct FinishForward {
 };
 
 // One warp per channel: lanes take chunks in turn, then fold.
-template <class A>
-__global__ void __launch_bounds__(256) batch_norm_forward_finish(FinishForward<A> f) {
+template <class T>
+__global__ void __launch_bounds__(256) batch_norm_forward_finish(FinishForward<T> f) {
+  using A = acc_t<T>;
   const int64_t c = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (c >= f.c) return;
@@ -243,14 +254,15 @@ __global__ void __launch_bounds__(256) batch_norm_forward_finish(FinishForward<A
     moments = merge(moments, f.parts[chunk * f.c + c]);
   moments = merge_warp(moments);
   if (lane != 0) return;
-  f.mean[c] = moments.mean;
+  const A mean = f.of.pivot(c) + moments.mean;
+  f.mean[c] = mean;
   f.rstd[c] = A(1) / sqrt(moments.m2 / moments.count + f.eps);
   if (f.running_mean == nullptr) return;
   A factor = f.momentum;
   if (f.cumulative) factor = A(1) / static_cast<A>(*f.batches + 1);
   A& running_mean = f.running_mean[c * f.mean_stride];
   A& running_var = f.running_var[c * f.var_stride];
-  running_mean = (A(1) - factor) * running_mean + factor * moments.mean;
+  running_mean = (A(1) - factor) * running_mean + factor * mean;
   running_var = (A(1) - factor) * running_var + factor * (moments.m2 / (moments.count - A(1)));
 }
 
@@ -282,9 +294,11 @@ __global__ void __launch_bounds__(256) batch_norm_backward_finish(FinishBackward
   f.m2r[c] = sums.dy_x * rstd / static_cast<A>(f.m) * rstd;
 }
 
-template <class A>
-FinishForward<A> finish_forward(const BatchNormForward& args, const BatchNormGeometry& g) {
-  FinishForward<A> finish{.c = g.c,
+template <class T>
+FinishForward<T> finish_forward(const BatchNormForward& args, const BatchNormGeometry& g) {
+  using A = acc_t<T>;
+  FinishForward<T> finish{.of = {args.x.as<T>(), g.channels_last ? 1 : g.s},
+                          .c = g.c,
                           .mean = args.mean.as<A>(),
                           .rstd = args.rstd.as<A>(),
                           .running_mean = args.running_mean.as<A>(),
@@ -326,12 +340,6 @@ int64_t launch_first_stage(Cuda& cuda, const Of& of, const BatchNormGeometry& g,
                                                                               *parts);
     return plan.chunks;
   }
-}
-
-template <class T, int N, bool kColumns>
-int64_t launch_parts(Cuda& cuda, const T* x, const BatchNormGeometry& g,
-                     Moments<acc_t<T>>** parts) {
-  return launch_first_stage<N, kColumns>(cuda, MomentsOf<T>{x}, g, 0, parts);
 }
 
 template <class T, int N, bool kColumns>
