@@ -115,7 +115,7 @@ void forward(Cuda& cuda, const BatchNormForward& args) {
     if (args.training) {  // 1 moments
       finish.chunks = launch_first_stage<N, columns()>(cuda, finish.of, g, 0, &finish.parts);
     }
-    batch_norm_forward_finish<A>
+    batch_norm_forward_finish<T>
         <<<stepping_blocks(g.c, 8, kMaxGridX), 256, 0, cuda.stream()>>>(finish);  // 2 finish
     const int64_t packs = g.n * g.c * g.s / N;                                    // 3 write
     const ForwardTerms<A> terms{finish.mean, finish.rstd, args.gamma.as<A>(), args.beta.as<A>(),
