@@ -17,14 +17,30 @@ void fill_init(A* init, int64_t groups, int64_t lanes, const A* bias) {
     std::copy(bias + group * lanes, bias + (group + 1) * lanes, init + group * padded);
 }
 
+// The groups that the kernels see: those of the convolution, or parts of a depthwise one's
+// channels.
+struct Groups {
+  bool depthwise;
+  int64_t count;
+  int64_t inputs, outputs;  // channels per group
+
+  Groups(int64_t c, int64_t k, int64_t groups)
+      : depthwise(groups > 1 && c == groups && k == groups),
+        count(depthwise ? depthwise_parts(c) : groups),
+        inputs(c / count),
+        outputs(k / count) {}
+};
+
 template <class T>
 void forward(Cpu& cpu, const Conv2dForward& args) {
   using A = acc_t<T>;
   const Shape &x = args.x.shape, &w = args.w.shape, &y = args.y.shape;
+  const Groups groups(x[1], w[0], args.groups);
   WindowedSum<T> sum{.images = x[0],
-                     .groups = args.groups,
+                     .groups = groups.count,
                      .depth = w[1],
-                     .lanes = w[0] / args.groups,
+                     .lanes = groups.outputs,
+                     .depthwise = groups.depthwise,
                      .h = forward_axis(args.window, 0, x[2], y[2]),
                      .w = forward_axis(args.window, 1, x[3], y[3]),
                      .in = args.x,
@@ -46,10 +62,12 @@ template <class T>
 void backward_input(Cpu& cpu, const Conv2dBackwardInput& args) {
   using A = acc_t<T>;
   const Shape &dx = args.dx.shape, &w = args.w.shape, &dy = args.dy.shape;
+  const Groups groups(dx[1], dy[1], args.groups);
   WindowedSum<T> sum{.images = dx[0],
-                     .groups = args.groups,
-                     .depth = w[0] / args.groups,
-                     .lanes = w[1],
+                     .groups = groups.count,
+                     .depth = groups.depthwise ? 1 : groups.outputs,
+                     .lanes = groups.inputs,
+                     .depthwise = groups.depthwise,
                      .h = {},
                      .w = {},
                      .in = args.dy,
@@ -66,7 +84,8 @@ void backward_input(Cpu& cpu, const Conv2dBackwardInput& args) {
     for (int64_t j = 0; j < std::min(args.window.stride[1], dx[3]); ++j) {
       sum.h = gradient_axis(args.window, 0, i, dx[2], dy[2]);
       sum.w = gradient_axis(args.window, 1, j, dx[3], dy[3]);
-      sum.pack(cpu, {args.w.as<T>(), sum.depth * filter, taps, filter, w[3], 1}, weights.data());
+      sum.pack(cpu, {args.w.as<T>(), groups.outputs * filter, taps, filter, w[3], 1},
+               weights.data());
       sum.run(cpu);
     }
   }
@@ -78,15 +97,17 @@ void backward_weight(Cpu& cpu, const Conv2dBackwardWeight& args) {
   const Shape &x = args.x.shape, &dy = args.dy.shape;
   const MemoryFormat format = format_of(args.x, Conv2dBackwardWeight::name);
   if (args.dw) {
+    const Groups groups(x[1], dy[1], args.groups);
     const WeightGradient<T> gradient{.images = x[0],
-                                     .groups = args.groups,
+                                     .groups = groups.count,
                                      .h = forward_axis(args.window, 0, x[2], dy[2]),
                                      .w = forward_axis(args.window, 1, x[3], dy[3]),
                                      .x = args.x,
                                      .dy = args.dy,
                                      .format = format,
                                      .depth = x[1] / args.groups,
-                                     .lanes = dy[1] / args.groups};
+                                     .lanes = groups.outputs,
+                                     .depthwise = groups.depthwise};
     if (args.dw.dtype == args.x.dtype)
       gradient.run(cpu, args.dw.as<T>());
     else

@@ -59,6 +59,26 @@ void dot_block(const DotBlock<A>& g) {
   }
 }
 
+// The same where every lane has its own input (a depthwise convolution), with one vector of lanes:
+//   out[i, lanes] = init[lanes] + Σ over (r, s) of a[i, r, s, lanes] · w[r, s, lanes]
+template <class A, int P>
+void lane_dot_block(const DotBlock<A>& g) {
+  Vec<A> sum[P];
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) sum[i] = load_vector(g.init);
+  const A* w = g.w;
+  for (int64_t r = 0; r < g.r; ++r) {
+    for (int64_t s = 0; s < g.s; ++s, w += kLanes<A>) {
+      const A* a = g.a + r * g.a_r + s * g.a_s;
+      const Vec<A> weight = load_vector(w);
+#pragma GCC unroll 16
+      for (int i = 0; i < P; ++i) sum[i] += weight * load_vector(a + i * g.a_row);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) store_vector(g.out + i * g.out_row, sum[i]);
+}
+
 // out[i, lanes] += Σ over rows p and columns q of a[p, q, i] · b[p, q, lanes]
 template <class A>
 struct OuterBlock {
@@ -67,7 +87,8 @@ struct OuterBlock {
   const A* b;
   int64_t b_p, b_q;
   int64_t p, q;
-  A* out;  // V vectors for every i
+  A* out;           // V vectors for every i
+  int64_t a_i = 1;  // from one i to the next
 };
 
 template <class A, int P, int V>
@@ -100,34 +121,66 @@ void outer_block(const OuterBlock<A>& g) {
   }
 }
 
+// The same where every lane has its own input, with one vector of lanes:
+//   out[i, lanes] += Σ over p and q of a[p, q, i, lanes] · b[p, q, lanes]
+template <class A, int P>
+void lane_outer_block(const OuterBlock<A>& g) {
+  constexpr int n = kLanes<A>;
+  Vec<A> sum[P];
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) sum[i] = load_vector(g.out + i * n);
+  for (int64_t p = 0; p < g.p; ++p) {
+    const A* a = g.a + p * g.a_p;
+    const A* b = g.b + p * g.b_p;
+    for (int64_t q = 0; q < g.q; ++q, a += g.a_q, b += g.b_q) {
+      const Vec<A> lanes = load_vector(b);
+#pragma GCC unroll 16
+      for (int i = 0; i < P; ++i) sum[i] += lanes * load_vector(a + i * g.a_i);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < P; ++i) store_vector(g.out + i * n, sum[i]);
+}
+
 template <class A>
 using DotFunction = void (*)(const DotBlock<A>&);
 template <class A>
 using OuterFunction = void (*)(const OuterBlock<A>&);
 
 namespace detail {
+// By vectors (0: every lane has its own input, one vector) and rows.
 template <class A, int V, int... I>
-constexpr std::array<DotFunction<A>, sizeof...(I)> dot_table(std::integer_sequence<int, I...>) {
-  return {&dot_block<A, I + 1, V>...};
+constexpr auto dot_table(std::integer_sequence<int, I...>) {
+  if constexpr (V == 0)
+    return std::array<DotFunction<A>, sizeof...(I)>{&lane_dot_block<A, I + 1>...};
+  else
+    return std::array<DotFunction<A>, sizeof...(I)>{&dot_block<A, I + 1, V>...};
 }
 template <class A, int V, int... I>
-constexpr std::array<OuterFunction<A>, sizeof...(I)> outer_table(std::integer_sequence<int, I...>) {
-  return {&outer_block<A, I + 1, V>...};
+constexpr auto outer_table(std::integer_sequence<int, I...>) {
+  if constexpr (V == 0)
+    return std::array<OuterFunction<A>, sizeof...(I)>{&lane_outer_block<A, I + 1>...};
+  else
+    return std::array<OuterFunction<A>, sizeof...(I)>{&outer_block<A, I + 1, V>...};
 }
+inline constexpr auto kAllRows = std::make_integer_sequence<int, kBlockRows>();
 }  // namespace detail
 
-// The block of `rows` (1 to kBlockRows) rows and `vectors` (1 or 2) vectors.
+// Runs the block of `rows` (1 to kBlockRows) rows and `vectors` (1 or 2) vectors, or the block
+// whose lanes have their own inputs (vectors = 0).
 template <class A>
 void run_block(const DotBlock<A>& block, int64_t rows, int vectors) {
-  constexpr auto all = std::make_integer_sequence<int, kBlockRows>();
-  static constexpr auto one = detail::dot_table<A, 1>(all), two = detail::dot_table<A, 2>(all);
-  (vectors == 1 ? one : two)[static_cast<size_t>(rows - 1)](block);
+  static constexpr std::array tables{detail::dot_table<A, 0>(detail::kAllRows),
+                                     detail::dot_table<A, 1>(detail::kAllRows),
+                                     detail::dot_table<A, 2>(detail::kAllRows)};
+  tables[static_cast<size_t>(vectors)][static_cast<size_t>(rows - 1)](block);
 }
 template <class A>
 void run_block(const OuterBlock<A>& block, int64_t rows, int vectors) {
-  constexpr auto all = std::make_integer_sequence<int, kBlockRows>();
-  static constexpr auto one = detail::outer_table<A, 1>(all), two = detail::outer_table<A, 2>(all);
-  (vectors == 1 ? one : two)[static_cast<size_t>(rows - 1)](block);
+  static constexpr std::array tables{detail::outer_table<A, 0>(detail::kAllRows),
+                                     detail::outer_table<A, 1>(detail::kAllRows),
+                                     detail::outer_table<A, 2>(detail::kAllRows)};
+  tables[static_cast<size_t>(vectors)][static_cast<size_t>(rows - 1)](block);
 }
 
 }  // namespace gradus::GRADUS_ISA

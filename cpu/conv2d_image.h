@@ -64,15 +64,23 @@ void read_patch(const ImageView<const T>& x, int64_t n, int64_t h, int64_t w, co
   using A = acc_t<T>;
   const int64_t begin = std::clamp<int64_t>(-patch.left, 0, patch.columns);
   const int64_t end = std::clamp<int64_t>(w - patch.left, begin, patch.columns);
-  for (int64_t i = 0; i < patch.rows; ++i, to += patch.columns * pitch) {
+  const int64_t row_values = patch.columns * pitch;
+  const bool joined = patch.left == 0 && patch.columns == w;  // rows follow each other
+  for (int64_t i = 0; i < patch.rows;) {
     const int64_t row = patch.top + i;
+    const int64_t rows = joined && row >= 0 ? std::min(patch.rows - i, h - row) : 1;
     if (row < 0 || row >= h || begin == end) {
-      std::fill(to, to + patch.columns * pitch, A(0));
+      std::fill(to, to + row_values, A(0));
+      to += row_values;
+      ++i;
       continue;
     }
     std::fill(to, to + begin * pitch, A(0));
-    read_pixels<T>(x, x.at(n, row, patch.left + begin), end - begin, to + begin * pitch, pitch);
-    std::fill(to + end * pitch, to + patch.columns * pitch, A(0));
+    read_pixels<T>(x, x.at(n, row, patch.left + begin), joined ? rows * w : end - begin,
+                   to + begin * pitch, pitch);
+    if (!joined) std::fill(to + end * pitch, to + row_values, A(0));
+    to += rows * row_values;
+    i += rows;
   }
 }
 
@@ -87,8 +95,14 @@ void write_pixels(const acc_t<T>* from, int64_t pitch, int64_t count, int64_t fi
       return transpose(from, pitch, count, lanes, to, y.strides[1]);
     }
   }
-  for (int64_t i = 0; i < count; ++i, from += pitch, to += step * y.strides[3]) {
-    for (int64_t k = 0; k < lanes; ++k) to[k * y.strides[1]] = static_cast<T>(from[k]);
+  if (y.channels_last) {
+    for (int64_t i = 0; i < count; ++i, from += pitch, to += step * y.strides[3]) {
+      for (int64_t k = 0; k < lanes; ++k) to[k] = static_cast<T>(from[k]);
+    }
+    return;
+  }
+  for (int64_t k = 0; k < lanes; ++k, to += y.strides[1]) {
+    for (int64_t i = 0; i < count; ++i) to[i * step] = static_cast<T>(from[i * pitch + k]);
   }
 }
 

@@ -7,6 +7,9 @@
 // (or reads the tensor itself where that is so stored and needs no padding) and runs register
 // blocks of up to kBlockRows neighbouring outputs x two vectors of lanes over it. Tasks and blocks
 // depend on the shape only, and every output is summed by one block in one order.
+//
+// Depthwise, every lane has an input of its own: depth is 1, and `groups` are parts of the channels
+// of convenient size.
 #pragma once
 
 #include "cpu/conv2d_block.h"
@@ -24,10 +27,27 @@ int64_t padded_lanes(int64_t lanes) {
   return (lanes + kLanes<A> - 1) / kLanes<A> * kLanes<A>;
 }
 
-// Lanes that the block from `first` on computes: one vector or two.
+// How the lanes of a group are cut into blocks of one vector or two.
 template <class A>
-int64_t block_lanes(int64_t lanes, int64_t first) {
-  return std::min(kBlockLanes<A>, padded_lanes<A>(lanes - first));
+struct LaneBlocks {
+  int64_t lanes;
+  bool depthwise;
+
+  int64_t most() const { return depthwise ? kLanes<A> : kBlockLanes<A>; }
+  int64_t count() const { return (lanes + most() - 1) / most(); }
+  int64_t width(int64_t first) const { return std::min(most(), padded_lanes<A>(lanes - first)); }
+  // As run_block() wants it.
+  int vectors(int64_t first) const {
+    return depthwise ? 0 : static_cast<int>(width(first) / kLanes<A>);
+  }
+};
+
+// Parts of the channels of a depthwise convolution: small enough for a patch to stay in cache.
+inline int64_t depthwise_parts(int64_t channels) {
+  for (const int64_t lanes : {64, 32, 16}) {
+    if (channels % lanes == 0) return channels / lanes;
+  }
+  return 1;
 }
 
 // Where the weights w[k, c, r, s] lie as seen by a windowed sum: lanes are outputs and depth is
@@ -44,6 +64,7 @@ struct WindowedSum {
 
   int64_t images, groups;
   int64_t depth, lanes;  // per group
+  bool depthwise;
   Axis h, w;
   AnyView in, out;
   MemoryFormat format;
@@ -61,6 +82,9 @@ struct WindowedSum {
     int64_t row, column;  // from one input to the next
   };
 
+  LaneBlocks<A> blocks() const { return {lanes, depthwise}; }
+  // From one input pixel to the next in a patch.
+  int64_t pitch() const { return depthwise ? padded_lanes<A>(lanes) : depth; }
   bool reads_directly(int64_t first_row, int64_t rows) const;
   // Whether rows of outputs follow each other both in the inputs and in the result.
   bool is_flat(const Source& source) const {
@@ -77,11 +101,11 @@ struct WindowedSum {
 // to: [block][r][s][d][lanes of the block], zero beyond the last lane.
 template <class T>
 void WindowedSum<T>::pack(Cpu& cpu, const WeightView<T>& from, A* to) const {
-  const int64_t blocks = (lanes + kBlockLanes<A> - 1) / kBlockLanes<A>;
+  const LaneBlocks<A> cut = blocks();
   const int64_t taps = h.taps * w.taps;
-  cpu.parallel(groups * blocks, [&](int64_t task) {
-    const int64_t group = task / blocks, first = task % blocks * kBlockLanes<A>;
-    const int64_t width = block_lanes<A>(lanes, first);
+  cpu.parallel(groups * cut.count(), [&](int64_t task) {
+    const int64_t group = task / cut.count(), first = task % cut.count() * cut.most();
+    const int64_t width = cut.width(first);
     A* target = to + group * packed_size() + first * taps * depth;
     for (int64_t tap = 0; tap < taps; ++tap) {
       const int64_t r = h.kernel_first + tap / w.taps * h.kernel_step;
@@ -103,7 +127,7 @@ void WindowedSum<T>::run(Cpu& cpu) const {
   constexpr int64_t kPatchBytes = 128 << 10;  // leaves room in a second-level cache for weights
   constexpr int64_t kTasks = 16;              // enough to share among a few threads
   if (h.outputs <= 0 || w.outputs <= 0 || images == 0) return;
-  const int64_t row_bytes = w.reach(w.outputs) * depth * static_cast<int64_t>(sizeof(A));
+  const int64_t row_bytes = w.reach(w.outputs) * pitch() * static_cast<int64_t>(sizeof(A));
   const int64_t halo = h.reach(1) * row_bytes;
   int64_t rows =
       std::max<int64_t>(1, (kPatchBytes - halo) / std::max<int64_t>(1, h.step * row_bytes));
@@ -120,9 +144,9 @@ void WindowedSum<T>::run(Cpu& cpu) const {
 template <class T>
 bool WindowedSum<T>::reads_directly(int64_t first_row, int64_t rows) const {
   const int64_t top = h.low() + first_row * h.step;
-  return std::is_same_v<T, A> && format == MemoryFormat::channels_last && top >= 0 &&
-         top + h.reach(rows) <= h.inputs && w.low() >= 0 &&
-         w.low() + w.reach(w.outputs) <= w.inputs;
+  return std::is_same_v<T, A> && format == MemoryFormat::channels_last &&
+         (!depthwise || lanes % kLanes<A> == 0) && top >= 0 && top + h.reach(rows) <= h.inputs &&
+         w.low() >= 0 && w.low() + w.reach(w.outputs) <= w.inputs;
 }
 
 template <class T>
@@ -131,14 +155,14 @@ void WindowedSum<T>::run_task(Cpu& cpu, int64_t image, int64_t group, int64_t fi
   const auto x = image_view<const T>(in, format, group, groups);
   const Patch patch{h.low() + first_row * h.step, h.reach(rows), w.low(), w.reach(w.outputs)};
   const bool direct = reads_directly(first_row, rows);
-  const Workspace<A> scratch(cpu, direct ? 0 : patch.rows * patch.columns * depth);
-  Source source{scratch.data(), patch.columns * depth, depth};
+  const Workspace<A> scratch(cpu, direct ? 0 : patch.rows * patch.columns * pitch());
+  Source source{scratch.data(), patch.columns * pitch(), pitch()};
   if (direct) {
     if constexpr (std::is_same_v<T, A>) {
       source = {x.at(image, patch.top, patch.left), x.strides[2], x.strides[3]};
     }
   } else {
-    read_patch<T>(x, image, h.inputs, w.inputs, patch, scratch.data(), depth);
+    read_patch<T>(x, image, h.inputs, w.inputs, patch, scratch.data(), pitch());
   }
   source.data += (h.first - h.low()) * source.row + (w.first - w.low()) * source.column;
 
@@ -157,8 +181,8 @@ void WindowedSum<T>::run_rows(const Source& source, const ImageView<T>& y, int64
                               int64_t group, int64_t first_row, int64_t rows, A* buffer) const {
   const bool flat = is_flat(source);
   const int64_t runs = flat ? 1 : rows, count = flat ? rows * w.outputs : w.outputs;
-  for (int64_t first = 0; first < lanes; first += kBlockLanes<A>) {
-    const int64_t width = block_lanes<A>(lanes, first);
+  for (int64_t first = 0; first < lanes; first += blocks().most()) {
+    const int64_t width = blocks().width(first);
     const bool fits = first + width <= lanes;
     for (int64_t i = 0; i < runs; ++i) {
       const Source row{source.data + i * h.step * source.row, source.row, source.column};
@@ -188,8 +212,8 @@ void WindowedSum<T>::run_row(const Source& source, int64_t group, int64_t first_
                              A* to, int64_t to_step) const {
   const int64_t taps = h.taps * w.taps;
   const int64_t padded = padded_lanes<A>(lanes);
-  const int vectors = static_cast<int>(block_lanes<A>(lanes, first_lane) / kLanes<A>);
-  DotBlock<A> block{.a = source.data,
+  const int vectors = blocks().vectors(first_lane);
+  DotBlock<A> block{.a = source.data + (depthwise ? first_lane : 0),
                     .a_row = w.step * source.column,
                     .r = h.taps,
                     .s = w.taps,
@@ -200,9 +224,9 @@ void WindowedSum<T>::run_row(const Source& source, int64_t group, int64_t first_
                     .init = init + group * padded + first_lane,
                     .out = to,
                     .out_row = to_step};
-  const int64_t blocks = (count + kBlockRows - 1) / kBlockRows;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t rows = count / blocks + (i < count % blocks ? 1 : 0);
+  const int64_t runs = (count + kBlockRows - 1) / kBlockRows;
+  for (int64_t i = 0; i < runs; ++i) {
+    const int64_t rows = count / runs + (i < count % runs ? 1 : 0);
     run_block(block, rows, vectors);
     block.a += rows * block.a_row;
     block.out += rows * to_step;

@@ -18,7 +18,8 @@ struct WeightGradient {
   Axis h, w;  // as in the forward pass
   AnyView x, dy;
   MemoryFormat format;
-  int64_t depth, lanes;  // channels of x and of dy per group
+  int64_t depth, lanes;  // channels of x and of dy per group; depthwise as in WindowedSum
+  bool depthwise;
 
   int64_t taps() const { return h.taps * w.taps; }
   // One slice of one group: [block][r][s][d][lanes of the block].
@@ -34,23 +35,27 @@ struct WeightGradient {
     int64_t row, column;
     int64_t top, bottom, left, right;  // positions [top, bottom) x [left, right) may be read
   };
-  // With few channels the taps of a row are neighbours in a padded image, and count as channels.
-  bool joins_columns() const { return depth < kBlockRows && w.tap_step == 1; }
+  LaneBlocks<A> blocks() const { return {lanes, depthwise}; }
+  int64_t x_pitch() const { return depthwise ? padded_lanes<A>(lanes) : depth; }
+  // In a padded image with few channels the taps of a row are evenly spaced, and count as channels.
+  bool joins_columns() const { return depthwise || (depth < kBlockRows && w.tap_step == 1); }
   bool is_readable(const ImageView<const T>& view) const {
     return std::is_same_v<T, A> && view.channels_last;
   }
 
+  template <class D>
+  void add_slices(const A* parts, int64_t first, D* dw) const;
   void run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end, A* part) const;
   void add_rows(const Image& source, const Image& gradient, int64_t first_row, int64_t rows,
                 A* part) const;
   void add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s, int64_t first_row,
-               int64_t rows, int64_t channels, int vectors, A* part) const;
+               int64_t rows, int64_t first_lane, A* part) const;
 };
 
 template <class T>
 int64_t WeightGradient<T>::slices() const {
   constexpr int64_t kSlices = 16;           // enough to share among a few threads
-  constexpr int64_t kMostValues = 8 << 20;  // of all slices together
+  constexpr int64_t kMostValues = 1 << 20;  // of all slices together
   const int64_t most =
       std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, groups * part_size()));
   return std::clamp<int64_t>(images, 1, std::min(kSlices, most));
@@ -66,19 +71,33 @@ void WeightGradient<T>::run(Cpu& cpu, D* dw) const {
     run_slice(cpu, task % groups, images * slice / count, images * (slice + 1) / count,
               parts.data() + task * size);
   });
-  // Second stage, one output channel a task: dw[k, c, r, s] from [block][r][s][c][lane].
-  cpu.parallel(groups * lanes, [&](int64_t task) {
-    const int64_t group = task / lanes, lane = task % lanes;
-    const int64_t first = lane / kBlockLanes<A> * kBlockLanes<A>;
-    const int64_t width = block_lanes<A>(lanes, first);
-    const A* from = parts.data() + group * size + first * taps() * depth + lane - first;
-    D* to = dw + task * depth * taps();
-    for (int64_t i = 0; i < depth * taps(); ++i, from += width) {
-      A sum = 0;
-      for (int64_t slice = 0; slice < count; ++slice) sum += from[slice * groups * size];
-      to[i % depth * taps() + i / depth] = static_cast<D>(sum);
-    }
+  const int64_t cut = blocks().count();
+  cpu.parallel(groups * cut, [&](int64_t task) {
+    const int64_t group = task / cut, first = task % cut * blocks().most();
+    add_slices(parts.data() + group * size + first * taps() * depth, first,
+               dw + (group * lanes + first) * depth * taps());
   });
+}
+
+// Second stage, for the lanes of one block: dw[k, c, r, s] from slices of [r][s][c][lane].
+template <class T>
+template <class D>
+void WeightGradient<T>::add_slices(const A* parts, int64_t first, D* dw) const {
+  const int64_t count = slices(), width = blocks().width(first);
+  const int64_t valid = std::min(width, lanes - first);
+  A sum[kBlockLanes<A>];
+  for (int64_t c = 0; c < depth; ++c) {
+    for (int64_t tap = 0; tap < taps(); ++tap) {
+      const A* from = parts + (tap * depth + c) * width;
+      std::copy(from, from + width, sum);
+      for (int64_t slice = 1; slice < count; ++slice) {
+        from += groups * part_size();
+        for (int64_t i = 0; i < width; ++i) sum[i] += from[i];
+      }
+      for (int64_t i = 0; i < valid; ++i)
+        dw[(i * depth + c) * taps() + tap] = static_cast<D>(sum[i]);
+    }
+  }
 }
 
 template <class T>
@@ -95,14 +114,15 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
   const Patch pixels{0, h.outputs, 0, w.outputs};
   const Patch& patch = joins_columns() ? window : whole;
   const int64_t padded = padded_lanes<A>(lanes);
-  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows * patch.columns * depth);
+  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows * patch.columns * x_pitch());
   const Workspace<A> dy_scratch(cpu, reads_dy ? 0 : h.outputs * w.outputs * padded);
   Image source{
-      x_scratch.data(), patch.columns * depth,     depth, patch.top, patch.top + patch.rows,
+      x_scratch.data(), patch.columns * x_pitch(), x_pitch(), patch.top, patch.top + patch.rows,
       patch.left,       patch.left + patch.columns};
   source.data -= patch.top * source.row + patch.left * source.column;
   Image gradient{dy_scratch.data(), w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
-  const int64_t row_bytes = (w.inputs * h.step * depth + w.outputs * lanes) * int64_t(sizeof(A));
+  const int64_t row_bytes =
+      (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
   const int64_t rows = std::clamp<int64_t>(kRowBytes / std::max<int64_t>(1, row_bytes), 1,
                                            std::max<int64_t>(1, h.outputs));
   for (int64_t n = begin; n < end; ++n) {
@@ -116,7 +136,7 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
         gradient.column = dy_view.strides[3];
       }
     }
-    if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), depth);
+    if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), x_pitch());
     if (!reads_dy)
       read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
     for (int64_t p = 0; p < h.outputs; p += rows)
@@ -129,14 +149,14 @@ void WeightGradient<T>::add_rows(const Image& source, const Image& gradient, int
                                  int64_t rows, A* part) const {
   const int64_t columns = joins_columns() ? 1 : w.taps;
   const int64_t channels = joins_columns() ? w.taps * depth : depth;
-  for (int64_t first = 0; first < lanes; first += kBlockLanes<A>) {
-    const int64_t width = block_lanes<A>(lanes, first);
-    Image block = gradient;
+  for (int64_t first = 0; first < lanes; first += blocks().most()) {
+    const int64_t width = blocks().width(first);
+    Image inputs = source, block = gradient;
     block.data += first;
+    if (depthwise) inputs.data += first;
     for (int64_t r = 0; r < h.taps; ++r) {
       for (int64_t s = 0; s < columns; ++s) {
-        add_tap(source, block, r, s, first_row, rows, channels, static_cast<int>(width / kLanes<A>),
-                part);
+        add_tap(inputs, block, r, s, first_row, rows, first, part);
         part += channels * width;
       }
     }
@@ -146,7 +166,7 @@ void WeightGradient<T>::add_rows(const Image& source, const Image& gradient, int
 // Adds the outputs of `rows` rows whose input at tap (r, s) may be read.
 template <class T>
 void WeightGradient<T>::add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s,
-                                int64_t first_row, int64_t rows, int64_t channels, int vectors,
+                                int64_t first_row, int64_t rows, int64_t first_lane,
                                 A* part) const {
   const auto first_at_least = [](int64_t distance, int64_t step) {
     return distance <= 0 ? 0 : (distance + step - 1) / step;
@@ -166,13 +186,15 @@ void WeightGradient<T>::add_tap(const Image& source, const Image& gradient, int6
       .b_q = gradient.column,
       .p = p_end - p,
       .q = q_end - q,
-      .out = part};
-  const int64_t blocks = (channels + kBlockRows - 1) / kBlockRows;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t count = channels / blocks + (i < channels % blocks ? 1 : 0);
-    run_block(block, count, vectors);
-    block.a += count;
-    block.out += count * vectors * kLanes<A>;
+      .out = part,
+      .a_i = depthwise ? w.tap_step * source.column : 1};
+  const int64_t channels = joins_columns() ? w.taps * depth : depth;
+  const int64_t runs = (channels + kBlockRows - 1) / kBlockRows;
+  for (int64_t i = 0; i < runs; ++i) {
+    const int64_t count = channels / runs + (i < channels % runs ? 1 : 0);
+    run_block(block, count, blocks().vectors(first_lane));
+    block.a += count * block.a_i;
+    block.out += count * blocks().width(first_lane);
   }
 }
 

@@ -79,30 +79,50 @@ GRADUS_INLINE void transpose_square(Vec<A> (&rows)[kLanes<A>]) {
   }
 }
 
+// The first `count` lanes; the others are 0, or left alone.
+template <class A>
+GRADUS_INLINE Vec<A> load_lanes(const A* from, int64_t count) {
+  if (count >= kLanes<A>) return load_vector(from);
+  A lanes[kLanes<A>] = {};
+  for (int i = 0; i < kLanes<A>; ++i) {
+    if (i < count) lanes[i] = from[i];
+  }
+  return load_vector(lanes);
+}
+template <class A>
+GRADUS_INLINE void store_lanes(A* to, Vec<A> value, int64_t count) {
+  if (count >= kLanes<A>) return store_vector(to, value);
+  A lanes[kLanes<A>];
+  store_vector(lanes, value);
+  for (int i = 0; i < kLanes<A>; ++i) {
+    if (i < count) to[i] = lanes[i];
+  }
+}
+
 // to[j · to_stride + i] = from[i · from_stride + j] for i < rows, j < columns.
 template <class A>
 void transpose(const A* from, int64_t from_stride, int64_t rows, int64_t columns, A* to,
                int64_t to_stride) {
-  constexpr int n = kLanes<A>;
+  constexpr int64_t n = kLanes<A>;
   for (int64_t i = 0; i < rows; i += n) {
     const int64_t height = rows - i < n ? rows - i : n;
     for (int64_t j = 0; j < columns; j += n) {
       const int64_t width = columns - j < n ? columns - j : n;
       const A* source = from + i * from_stride + j;
       A* target = to + j * to_stride + i;
-      if (height < n || width < n) {
-        for (int64_t b = 0; b < width; ++b) {
-          for (int64_t a = 0; a < height; ++a)
-            target[b * to_stride + a] = source[a * from_stride + b];
-        }
+      Vec<A> square[n];
+      if (height == n && width == n) {
+#pragma GCC unroll 16
+        for (int a = 0; a < n; ++a) square[a] = load_vector(source + a * from_stride);
+        transpose_square<A>(square);
+#pragma GCC unroll 16
+        for (int b = 0; b < n; ++b) store_vector(target + b * to_stride, square[b]);
         continue;
       }
-      Vec<A> square[n];
-#pragma GCC unroll 16
-      for (int a = 0; a < n; ++a) square[a] = load_vector(source + a * from_stride);
+      for (int64_t a = 0; a < n; ++a)
+        square[a] = a < height ? load_lanes(source + a * from_stride, width) : Vec<A>{};
       transpose_square<A>(square);
-#pragma GCC unroll 16
-      for (int b = 0; b < n; ++b) store_vector(target + b * to_stride, square[b]);
+      for (int64_t b = 0; b < width; ++b) store_lanes(target + b * to_stride, square[b], height);
     }
   }
 }
