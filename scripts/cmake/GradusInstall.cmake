@@ -7,9 +7,12 @@ target_sources(gradus PUBLIC
   FILE_SET HEADERS
   FILES
     core/backend.h
+    core/box_muller.h
     core/device.h
     core/dtype.h
     core/error.h
+    core/fault.h
+    core/generator.h
     core/half.h
     core/host_device.h
     core/launch.h
@@ -19,6 +22,7 @@ target_sources(gradus PUBLIC
     core/tensor.h
     core/trace.h
     core/view.h
+    core/ops/reduction.h
     core/ops/window.h
     autograd/autocast.h
     autograd/gradcheck.h

@@ -1,0 +1,104 @@
+#include "core/generator.h"
+
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "core/launch.h"
+#include "core/ops/random.h"
+
+namespace gradus {
+namespace {
+
+struct DefaultGenerators {
+  uint64_t seed = 0;
+  std::map<std::pair<DeviceType, int>, std::unique_ptr<Generator>> by_device;
+};
+
+DefaultGenerators& default_generators() {
+  thread_local DefaultGenerators generators;
+  return generators;
+}
+
+std::vector<int64_t> values_of(const Generator::State& state) {
+  return {static_cast<int64_t>(state.seed), state.calls};
+}
+
+// Draws `args` into a new tensor.
+Tensor drawn(Random args, const Shape& shape, const TensorOptions& options, Generator* generator) {
+  Generator& source = generator == nullptr ? default_generator(options.device) : *generator;
+  check(source.device() == options.device, "random", "expected a generator on ", options.device,
+        ", got one on ", source.device());
+  Tensor y = Tensor::empty(shape, {.dtype = options.dtype, .device = options.device});
+  args.state = source.tensor().raw();
+  args.y = y.raw();
+  launch(args);
+  return y.contiguous(options.format);
+}
+
+void check_floating(DType dtype, std::string_view op) {
+  check(is_floating(dtype), op, "expected a floating dtype, got ", dtype);
+}
+
+}  // namespace
+
+Generator::Generator(Device device, uint64_t seed)
+    : state_(Tensor::from_vector(values_of({.seed = seed}), {2},
+                                 {.dtype = DType::i64, .device = device})) {}
+
+Generator::State Generator::state() const {
+  const std::vector<int64_t> values = state_.to_vector<int64_t>();
+  return {.seed = static_cast<uint64_t>(values[0]), .calls = values[1]};
+}
+
+void Generator::set_state(const State& state) {
+  check(state.calls >= 0, "generator", "calls must not be negative, got ", state.calls);
+  state_.copy_(Tensor::from_vector(values_of(state), {2}));
+}
+
+Generator& default_generator(Device device) {
+  DefaultGenerators& all = default_generators();
+  auto& generator = all.by_device[{device.type, device.index}];
+  if (generator == nullptr) generator = std::make_unique<Generator>(device, all.seed);
+  return *generator;
+}
+
+void manual_seed(uint64_t seed) {
+  DefaultGenerators& all = default_generators();
+  all.seed = seed;
+  for (auto& [device, generator] : all.by_device) generator->manual_seed(seed);
+}
+
+Tensor rand(const Shape& shape, const TensorOptions& options, Generator* generator, double low,
+            double high) {
+  check_floating(options.dtype, "rand");
+  check(low <= high && std::isfinite(high - low), "rand", "expected low <= high, got ", low,
+        " and ", high);
+  return drawn({.kind = Random::Kind::uniform, .a = low, .b = high}, shape, options, generator);
+}
+
+Tensor randn(const Shape& shape, const TensorOptions& options, Generator* generator, double mean,
+             double std) {
+  check_floating(options.dtype, "randn");
+  check(std >= 0, "randn", "std must not be negative, got ", std);
+  return drawn({.kind = Random::Kind::normal, .a = mean, .b = std}, shape, options, generator);
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, const TensorOptions& options,
+               Generator* generator) {
+  check(!is_floating(options.dtype), "randint", "expected u8, i32 or i64, got ", options.dtype);
+  check(low < high, "randint", "expected low < high, got ", low, " and ", high);
+  const bool fits = options.dtype == DType::i64 ||
+                    (options.dtype == DType::u8 && low >= 0 && high <= 256) ||
+                    (options.dtype == DType::i32 && low >= INT32_MIN && high - 1 <= INT32_MAX);
+  check(fits, "randint", "values from ", low, " to ", high - 1, " do not fit ", options.dtype);
+  return drawn({.kind = Random::Kind::integer, .low = low, .high = high}, shape, options,
+               generator);
+}
+
+Tensor bernoulli(double p, const Shape& shape, const TensorOptions& options, Generator* generator) {
+  check(p >= 0 && p <= 1, "bernoulli", "expected a probability, got ", p);
+  return drawn({.kind = Random::Kind::bernoulli, .a = p}, shape, options, generator);
+}
+
+}  // namespace gradus
