@@ -2,23 +2,20 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/parallel.h"
+#include "cpu/random_words.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
-
-constexpr int64_t kGroup = 64;  // blocks whose bits are made together, in vectors
 
 template <class T, class Draw>
 void draw_blocks(const Draw& draw, const int64_t* state, int64_t begin, int64_t end, int64_t count,
                  T* y) {
   constexpr int64_t n = Draw::kPerBlock;
-  uint32_t words[4][kGroup];
+  constexpr int64_t kGroup = kRandomGroup;
+  RandomWords words;
   T values[kGroup * n];
   for (int64_t group = begin; group < end; group += kGroup) {
-    for (int64_t i = 0; i < kGroup; ++i) {
-      const Philox4 block = random_block(state, group + i);
-      for (int k = 0; k < 4; ++k) words[k][i] = block.words[k];
-    }
+    random_words(state, group, words);
     for (int64_t i = 0; i < kGroup; ++i) {
       T drawn[n];
       draw(Philox4{{words[0][i], words[1][i], words[2][i], words[3][i]}}, drawn);
