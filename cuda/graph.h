@@ -5,8 +5,8 @@
 //   for (...) graph.replay();
 //
 // Memory that the step allocates comes from an arena of the graph's own and stays reserved for it,
-// so that replays find it unchanged. Whatever changes from step to step must be read by the kernels
-// from device memory.
+// so that replays find it unchanged; tensors of outside that the step uses must outlive the graph.
+// Whatever changes from step to step must be read by the kernels from device memory.
 #pragma once
 
 #include <functional>
