@@ -11,7 +11,7 @@ namespace gradus {
 namespace {
 
 struct DefaultGenerators {
-  uint64_t seed = 0;
+  Seeding seeding;
   std::map<std::pair<DeviceType, int>, std::unique_ptr<Generator>> by_device;
 };
 
@@ -59,15 +59,17 @@ void Generator::set_state(const State& state) {
 Generator& default_generator(Device device) {
   DefaultGenerators& all = default_generators();
   auto& generator = all.by_device[{device.type, device.index}];
-  if (generator == nullptr) generator = std::make_unique<Generator>(device, all.seed);
+  if (generator == nullptr) generator = std::make_unique<Generator>(device, all.seeding.seed);
   return *generator;
 }
 
 void manual_seed(uint64_t seed) {
   DefaultGenerators& all = default_generators();
-  all.seed = seed;
+  all.seeding = {.seed = seed, .count = all.seeding.count + 1};
   for (auto& [device, generator] : all.by_device) generator->manual_seed(seed);
 }
+
+Seeding seeding() { return default_generators().seeding; }
 
 Tensor rand(const Shape& shape, const TensorOptions& options, Generator* generator, double low,
             double high) {

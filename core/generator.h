@@ -41,8 +41,17 @@ class Generator {
 // The calling thread's generator for `device`, which the functions below use when they are given
 // none. Its seed is 0 until manual_seed() is called.
 Generator& default_generator(Device device);
-// Seeds the calling thread's default generators, those of devices not used yet included.
+// Seeds the calling thread's default generators, those of devices not used yet included, and the
+// initial values of layers (nn/init.h).
 void manual_seed(uint64_t seed);
+
+// The calling thread's seed and how often it has been set: whoever draws on the host from the same
+// seed starts anew when the count changes.
+struct Seeding {
+  uint64_t seed = 0;
+  int64_t count = 0;
+};
+Seeding seeding();
 
 // New tensors without history, in row-major order of draws whatever the format. `generator` must be
 // on options.device.

@@ -22,7 +22,7 @@ int main(int argc, char** argv) try {
   const Device device = parse_device(argc > 2 ? argv[2] : "cpu");
   const int64_t epochs = argc > 3 ? std::atoi(argv[3]) : 2;
 
-  nn::manual_seed(1);
+  manual_seed(1);
   nn::Sequential net(nn::Conv2d(1, 16, 3, {.padding = {1, 1}}, false), nn::BatchNorm2d(16),
                      nn::ReLU(), nn::MaxPool2d(2),
                      nn::Conv2d(16, 32, 3, {.padding = {1, 1}}, false), nn::BatchNorm2d(32),

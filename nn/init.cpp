@@ -2,14 +2,18 @@
 
 #include <cmath>
 
-#include "core/random.h"
-
 namespace gradus::nn {
 namespace {
 
 PhiloxSequence& sequence() {
-  thread_local PhiloxSequence value(0, random_stream::kInit);
-  return value;
+  thread_local PhiloxSequence values(0, random_stream::kInit);
+  thread_local int64_t count = 0;
+  const Seeding now = seeding();
+  if (count != now.count) {
+    values = PhiloxSequence(now.seed, random_stream::kInit);
+    count = now.count;
+  }
+  return values;
 }
 
 double bound_of(const Shape& weight_shape) {
@@ -20,8 +24,6 @@ double bound_of(const Shape& weight_shape) {
 }
 
 }  // namespace
-
-void manual_seed(uint64_t seed) { sequence() = PhiloxSequence(seed, random_stream::kInit); }
 
 namespace init {
 

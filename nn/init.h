@@ -1,17 +1,14 @@
 // Initial values of parameters, PyTorch's defaults. They are always drawn on the CPU, in the order
-// in which layers are constructed, from one Philox sequence per thread: a seed gives the same
-// network on every device.
+// in which layers are constructed, from one Philox sequence per thread that manual_seed() starts
+// anew: a seed gives the same network on every device.
 // https://pytorch.org/docs/stable/nn.init.html
 #pragma once
 
-#include <cstdint>
-
-#include "core/tensor.h"
+#include "core/generator.h"
 
 namespace gradus::nn {
 
-// Restarts this thread's sequence. Without a call the seed is 0.
-void manual_seed(uint64_t seed);
+using gradus::manual_seed;
 
 namespace init {
 

@@ -34,10 +34,6 @@ std::string running_path() {
   return path;
 }
 
-bool in_state_dict(Role role) { return role != Role::hidden; }
-bool in_full_state(Role) { return true; }
-bool is_parameter(Role role) { return role == Role::parameter; }
-
 void append_names(std::string& text, std::string_view what, const std::vector<std::string>& names) {
   constexpr size_t kShown = 5;
   if (names.empty()) return;
@@ -128,17 +124,20 @@ void Module::to(DType dtype) {
   }
 }
 
-std::vector<NamedTensor> Module::named(bool (*wanted)(Role)) {
+std::vector<NamedTensor> Module::state_dict() {
   std::vector<NamedTensor> result;
-  for (Slot& slot : slots()) {
-    if (wanted(slot.item.role)) result.push_back({std::move(slot.path), *slot.item.tensor});
-  }
+  for (Slot& slot : slots()) result.push_back({std::move(slot.path), *slot.item.tensor});
   return result;
 }
 
-std::vector<NamedTensor> Module::named_parameters() { return named(is_parameter); }
-std::vector<NamedTensor> Module::state_dict() { return named(in_state_dict); }
-std::vector<NamedTensor> Module::full_state() { return named(in_full_state); }
+std::vector<NamedTensor> Module::named_parameters() {
+  std::vector<NamedTensor> result;
+  for (Slot& slot : slots()) {
+    if (slot.item.role != Role::parameter) continue;
+    result.push_back({std::move(slot.path), *slot.item.tensor});
+  }
+  return result;
+}
 
 std::vector<Tensor> Module::parameters() {
   std::vector<Tensor> result;
@@ -153,19 +152,11 @@ int64_t Module::parameter_count() {
 }
 
 LoadReport Module::load_state_dict(const std::vector<NamedTensor>& source, bool strict) {
-  return load(source, strict, in_state_dict);
-}
-
-LoadReport Module::load_full_state(const std::vector<NamedTensor>& source, bool strict) {
-  return load(source, strict, in_full_state);
-}
-
-LoadReport Module::load(const std::vector<NamedTensor>& source, bool strict, bool (*wanted)(Role)) {
   std::unordered_map<std::string_view, const Tensor*> given;
   for (const NamedTensor& entry : source) given.emplace(entry.name, &entry.tensor);
   LoadReport report;
   std::vector<std::pair<Tensor, const Tensor*>> copies;
-  for (const NamedTensor& own : named(wanted)) {
+  for (const NamedTensor& own : state_dict()) {
     const auto found = given.find(own.name);
     if (found == given.end()) {
       report.missing.push_back(own.name);

@@ -24,9 +24,8 @@ class Module;
 
 // What a tensor of a module is.
 enum class Role : uint8_t {
-  parameter,  // trained; in state_dict
-  buffer,     // changed by forward only; in state_dict
-  hidden,     // like a buffer, but only in resume files (random counters)
+  parameter,  // trained
+  buffer,     // changed by forward only
 };
 
 // The dtype that Module::to(dtype) stores a tensor in: `dtype` itself, or acc_dtype(dtype) as norms
@@ -53,9 +52,6 @@ class Contents {
   }
   void buffer(std::string name, Tensor& tensor, Stored stored = Stored::value) {
     add(std::move(name), tensor, Role::buffer, stored);
-  }
-  void hidden(std::string name, Tensor& tensor) {
-    add(std::move(name), tensor, Role::hidden, Stored::value);
   }
   void child(std::string name, Module& module) { children.push_back({std::move(name), &module}); }
 
@@ -112,13 +108,10 @@ class Module {
   int64_t parameter_count();  // elements
   // Parameters and buffers, sharing memory with the module.
   std::vector<NamedTensor> state_dict();
-  // state_dict and the tensors that only resume files keep.
-  std::vector<NamedTensor> full_state();
 
   // Copies values by name, converting dtype and device. Strict: throws invalid_argument unless the
   // names and shapes are the same, and changes nothing then. Otherwise copies what fits.
   LoadReport load_state_dict(const std::vector<NamedTensor>& source, bool strict = true);
-  LoadReport load_full_state(const std::vector<NamedTensor>& source, bool strict = true);
 
   void zero_grad();  // forgets all gradients
 
@@ -138,8 +131,6 @@ class Module {
     Contents::Item item;
   };
   std::vector<Slot> slots();
-  std::vector<NamedTensor> named(bool (*wanted)(Role));
-  LoadReport load(const std::vector<NamedTensor>& source, bool strict, bool (*wanted)(Role));
 
   std::string name_;  // in its parent; set whenever the parent is walked
   bool training_ = true;

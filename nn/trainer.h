@@ -103,6 +103,7 @@ class Trainer {
   void throw_if_failed();
   void report_epoch(DataLoader* test, double seconds, int64_t first_step);
   std::map<std::string, std::string> settings() const;
+  Tensor generator_state() const;
 
   Module& model_;
   DataLoader& train_;

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "autograd/grad_mode.h"
+#include "core/generator.h"
 #include "nn/finite_check.h"
 #include "nn/io/tensor_bytes.h"
 #include "nn/match.h"
@@ -60,11 +61,16 @@ std::map<std::string, std::string> Trainer::settings() const {
           {"precision", to_string(options_.precision)}};
 }
 
+// Of the generator that dropout draws from.
+Tensor Trainer::generator_state() const {
+  return default_generator(train_.options().device).tensor();
+}
+
 TrainerState Trainer::state() {
   TrainerState state{.tensors = {}, .values = settings()};
-  append_copies(state.tensors, kModel, model_.full_state());
+  append_copies(state.tensors, kModel, model_.state_dict());
   append_copies(state.tensors, kOptimizer, optimizer_.state());
-  append_copies(state.tensors, "", {{"totals", totals_}});
+  append_copies(state.tensors, "", {{"generator", generator_state()}, {"totals", totals_}});
   state.values["epoch"] = std::to_string(train_.position().epoch);
   state.values["samples"] = std::to_string(train_.position().samples);
   state.values["drawn"] = std::to_string(train_.position().drawn);
@@ -85,9 +91,12 @@ void Trainer::restore(const TrainerState& state) {
   const std::vector<NamedTensor> optimizer_state = with_prefix(state.tensors, kOptimizer);
   optimizer_.check_state(optimizer_state);
   train_.restore(position);  // the last that may throw
-  model_.load_full_state(with_prefix(state.tensors, kModel));
+  model_.load_state_dict(with_prefix(state.tensors, kModel));
   optimizer_.load_state(optimizer_state);
-  totals_.copy_(values.back());
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i].name == "generator") generator_state().copy_(values[i]);
+    if (own[i].name == "totals") totals_.copy_(values[i]);
+  }
   failed_step_.fill_(-1);
 }
 

@@ -42,7 +42,7 @@ TEST(Weights, NamesOfTheFileAreThoseOfPyTorch) {
   save_weights(dir.path("w.safetensors"), net);
   const SafeTensors file = read_safetensors(dir.path("w.safetensors"));
   for (const char* name : {"0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var",
-                           "1.num_batches_tracked", "5.weight", "5.bias"}) {
+                           "1.num_batches_tracked", "6.weight", "6.bias"}) {
     EXPECT_NE(file.find(name), nullptr) << name;
   }
   EXPECT_EQ(file.tensors.size(), 8u);
@@ -93,8 +93,12 @@ class ResumeTest : public testing::TestWithParam<Device> {
 // Through a file, in the middle of the second epoch.
 TEST_P(ResumeTest, InterruptedAndResumedIsUnbroken) {
   const TempDir dir;
-  Session unbroken(GetParam());
-  unbroken.trainer.run();
+  std::string unbroken_hash;
+  {
+    Session unbroken(GetParam());
+    unbroken.trainer.run();
+    unbroken_hash = parameter_hash(unbroken.net);
+  }
   {
     Session first(GetParam());
     for (int i = 0; i < 7; ++i) first.trainer.step();
@@ -104,7 +108,7 @@ TEST_P(ResumeTest, InterruptedAndResumedIsUnbroken) {
   second.trainer.restore(load_resume(dir.path("run")));
   EXPECT_EQ(second.loader.position(), (LoaderPosition{.epoch = 1, .samples = 16, .drawn = 56}));
   second.trainer.run();
-  EXPECT_EQ(parameter_hash(second.net), parameter_hash(unbroken.net));
+  EXPECT_EQ(parameter_hash(second.net), unbroken_hash);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, ResumeTest, testing::Values(kCpu, kCuda),
@@ -136,12 +140,12 @@ TEST(Resume, FormatIsFrozen) {
   for (const SafeTensor& tensor : file.tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "model.0.weight", "model.1.bias", "model.1.num_batches_tracked",
+                       "generator", "model.0.weight", "model.1.bias", "model.1.num_batches_tracked",
                        "model.1.running_mean", "model.1.running_var", "model.1.weight",
-                       "model.5.bias", "model.5.weight", "optimizer.born", "optimizer.lr",
+                       "model.6.bias", "model.6.weight", "optimizer.born", "optimizer.lr",
                        "optimizer.momentum_buffer.0.weight", "optimizer.momentum_buffer.1.bias",
-                       "optimizer.momentum_buffer.1.weight", "optimizer.momentum_buffer.5.bias",
-                       "optimizer.momentum_buffer.5.weight", "optimizer.schedule", "optimizer.step",
+                       "optimizer.momentum_buffer.1.weight", "optimizer.momentum_buffer.6.bias",
+                       "optimizer.momentum_buffer.6.weight", "optimizer.schedule", "optimizer.step",
                        "totals"}));
   const std::map<std::string, std::string> want{
       {"format", "gradus-resume"},

@@ -8,6 +8,7 @@
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/data/image_set.h"
+#include "nn/dropout.h"
 #include "nn/flatten.h"
 #include "nn/init.h"
 #include "nn/linear.h"
@@ -33,11 +34,12 @@ inline nn::ImageSet toy_set(int64_t n, uint64_t seed = 1) {
   return set;
 }
 
-// Convolution, norm, activation, pooling, linear: one layer of every kind.
+// One layer of every kind. Seeds the thread's generators, which dropout draws from.
 inline nn::Sequential toy_net(uint64_t seed = 1) {
-  nn::manual_seed(seed);
+  manual_seed(seed);
   return nn::Sequential(nn::Conv2d(1, 4, 3, {.padding = {1, 1}}, false), nn::BatchNorm2d(4),
-                        nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(64, 4));
+                        nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Dropout(0.25),
+                        nn::Linear(64, 4));
 }
 
 }  // namespace gradus::test
