@@ -155,13 +155,14 @@ TrainResult Trainer::run(DataLoader* test) {
     const int64_t first_sample = train_.position().samples;
     const auto start = Clock::now();
     if (!run_epoch()) return TrainResult::interrupted;
-    report_epoch(test, seconds_since(start), first_sample);
+    const EpochReport report = make_report(test, seconds_since(start), first_sample);
     begin_epoch(train_.position().epoch + 1);
+    if (options_.on_epoch) options_.on_epoch(report);
   }
   return TrainResult::finished;
 }
 
-void Trainer::report_epoch(DataLoader* test, double seconds, int64_t first_sample) {
+EpochReport Trainer::make_report(DataLoader* test, double seconds, int64_t first_sample) {
   const LoaderPosition& at = train_.position();
   const double images = static_cast<double>(at.samples - first_sample);
   const int64_t size = train_.options().batch_size;
@@ -170,10 +171,9 @@ void Trainer::report_epoch(DataLoader* test, double seconds, int64_t first_sampl
   report.images_per_second = images / seconds;
   report.ms_per_step = steps == 0 ? 0 : 1e3 * seconds / static_cast<double>(steps);
   if (test != nullptr) report.test = evaluate(*test);
-  if (!options_.on_epoch) return;
   report.lr = optimizer_.lr();
   report.parameter_hash = parameter_hash(model_);
-  options_.on_epoch(report);
+  return report;
 }
 
 }  // namespace gradus::nn

@@ -58,6 +58,7 @@ struct TrainerOptions {
   bool capture = true;          // CUDA: replay a graph
   int64_t progress_every = 50;  // steps between looks at the device
   std::function<void(const Progress&)> on_progress;
+  // After each epoch, when the next has begun: state() then holds the run from there on.
   std::function<void(const EpochReport&)> on_epoch;
   const std::atomic<bool>* stop = nullptr;  // polled after every step; a signal handler may set it
 };
@@ -101,7 +102,7 @@ class Trainer {
   void enqueue_step(int64_t batch_size);
   void begin_epoch(int64_t epoch);
   void throw_if_failed();
-  void report_epoch(DataLoader* test, double seconds, int64_t first_step);
+  EpochReport make_report(DataLoader* test, double seconds, int64_t first_sample);
   std::map<std::string, std::string> settings() const;
   Tensor generator_state() const;
 

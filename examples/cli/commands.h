@@ -9,11 +9,12 @@ namespace gradus::cli {
 
 using Action = std::function<int()>;
 
+void add_train(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 
 // Exit statuses beside 0.
-inline constexpr int kFailed = 1;         // a gradus::Error: its text has been printed
-inline constexpr int kBadUsage = 2;       // the command line
-inline constexpr int kInterrupted = 130;  // Ctrl-C, everything saved
+inline constexpr int kFailed = 1;    // an error: its text has been printed
+inline constexpr int kBadUsage = 2;  // the command line; and 130 after Ctrl-C
 
 }  // namespace gradus::cli

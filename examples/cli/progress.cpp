@@ -1,0 +1,95 @@
+#include "examples/cli/progress.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace gradus::cli {
+namespace {
+
+size_t terminal_columns() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20) return 80;
+  return size.ws_col;
+}
+
+std::string bar(double fraction) {
+  constexpr size_t kWidth = 12;
+  const auto filled = static_cast<size_t>(fraction * kWidth);
+  std::string text(kWidth, ' ');
+  text.replace(0, filled, filled, '=');
+  if (filled < kWidth) text[filled] = '>';
+  return text;
+}
+
+// Seconds that the rest of the run takes at this speed, evaluations not counted.
+double remaining_seconds(const nn::Progress& p, double images_per_step) {
+  const auto steps = static_cast<double>(p.steps - p.step + (p.epochs - p.epoch - 1) * p.steps);
+  return steps * images_per_step / p.images_per_second;
+}
+
+std::string numbers(const nn::Progress& p) {
+  const double images_per_step =
+      static_cast<double>(p.train.samples) / static_cast<double>(std::max<int64_t>(p.step, 1));
+  return fmt::format("loss {:.4f}, accuracy {:.1f} %, {} images/s, ETA {}", p.train.loss,
+                     100 * p.train.accuracy, count_text(std::lround(p.images_per_second)),
+                     time_text(remaining_seconds(p, images_per_step)));
+}
+
+}  // namespace
+
+ProgressPrinter::ProgressPrinter(bool quiet)
+    : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void ProgressPrinter::line(const std::string& text) {
+  if (quiet_) return;
+  fmt::print("{}{}\n", bar_open_ ? "\r\033[K" : "", text);
+  std::fflush(stdout);
+  bar_open_ = false;
+}
+
+void ProgressPrinter::show(const nn::Progress& progress) {
+  const auto pause = std::chrono::milliseconds(terminal_ ? 100 : 10000);
+  if (quiet_ || Clock::now() - last_ < pause) return;
+  last_ = Clock::now();
+  const double fraction = static_cast<double>(progress.step) /
+                          static_cast<double>(std::max<int64_t>(progress.steps, 1));
+  const std::string head = fmt::format("epoch {}/{}", progress.epoch + 1, progress.epochs);
+  if (!terminal_)
+    return line(fmt::format("{}  {:.0f} %  {}", head, 100 * fraction, numbers(progress)));
+  std::string text = fmt::format("{} [{}] {}", head, bar(fraction), numbers(progress));
+  text.resize(std::min(text.size(), terminal_columns() - 1));
+  fmt::print("\r{}\033[K", text);
+  std::fflush(stdout);
+  bar_open_ = true;
+}
+
+void ProgressPrinter::report(const nn::EpochReport& r, int64_t epochs) {
+  std::string text = fmt::format("epoch {}/{}  loss {:.4f}, accuracy {:.2f} %", r.epoch + 1, epochs,
+                                 r.train.loss, 100 * r.train.accuracy);
+  if (r.test) {
+    text += fmt::format("  test loss {:.4f}, test accuracy {:.2f} %", r.test->loss,
+                        100 * r.test->accuracy);
+  }
+  line(text + fmt::format("  {:.1f} s, {} images/s", r.seconds,
+                          count_text(std::lround(r.images_per_second))));
+}
+
+std::string time_text(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const int64_t s = std::llround(seconds);
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+std::string count_text(int64_t count) {
+  std::string text = std::to_string(count);
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
+  return text;
+}
+
+}  // namespace gradus::cli

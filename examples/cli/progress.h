@@ -1,0 +1,35 @@
+// What a run shows while it goes: a bar that is redrawn in place on a terminal, plain lines
+// elsewhere, nothing when quiet.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "nn/trainer.h"
+
+namespace gradus::cli {
+
+class ProgressPrinter {
+ public:
+  explicit ProgressPrinter(bool quiet);  // looks whether standard output is a terminal
+
+  void line(const std::string& text);                          // one line of its own
+  void show(const nn::Progress& progress);                     // drawn at most ten times a second
+  void report(const nn::EpochReport& report, int64_t epochs);  // at the end of an epoch
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool quiet_;
+  bool terminal_;
+  bool bar_open_ = false;
+  Clock::time_point last_ = Clock::now();
+};
+
+// "1:02", "1:00:03"; "?" unless finite.
+std::string time_text(double seconds);
+
+// "60,000".
+std::string count_text(int64_t count);
+
+}  // namespace gradus::cli

@@ -1,0 +1,93 @@
+#include "examples/cli/run_setup.h"
+
+#include <fmt/core.h>
+
+#include "autograd/ops/activation.h"
+#include "core/launch.h"
+#include "cpu/context.h"
+#include "cuda/context.h"
+#include "nn/init.h"
+
+namespace gradus::cli {
+
+void add_run_options(CLI::App& command, RunOptions& options) {
+  command
+      .add_option("--device", options.device, "auto (a GPU if there is one), cpu, cuda or cuda:N")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  command.add_option("--model", options.model, "The network")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(nn::model_names()))
+      ->capture_default_str();
+  command.add_option("--norm", options.norm, "What follows each convolution")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"batch", "none"}))
+      ->capture_default_str();
+  command.add_option("--activation", options.activation, "The activation")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(activation_names()))
+      ->capture_default_str();
+  command.add_option("--batch-size", options.batch_size, "Images per step")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      .add_option("--precision", options.precision,
+                  "Arithmetic of products and convolutions: f32, or tf32 (faster, GPU only)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"f32", "tf32"}))
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "Of the initial weights and the order of images")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256).description(""));
+}
+
+Device open_device(const RunOptions& options) {
+  if (options.threads > 0) cpu().set_threads(options.threads);
+  Device device = kCpu;
+  if (options.device != "auto") {
+    device = parse_device(options.device);
+  } else if constexpr (GRADUS_HAS_CUDA) {
+    if (!cuda_devices().empty()) device = kCuda;
+  }
+  with_backend(device, [](auto&) {});  // throws if it cannot be used
+  return device;
+}
+
+std::string describe(Device device) {
+  if constexpr (GRADUS_HAS_CUDA) {
+    if (device.type == DeviceType::cuda) {
+      return fmt::format("{}: {}", to_string(device), cuda(device.index).info().name);
+    }
+  }
+  return fmt::format("cpu: {}, {} threads", to_string(cpu().isa()), cpu().threads());
+}
+
+nn::Precision precision_of(const RunOptions& options, Device device) {
+  if (options.precision == "f32") return {};
+  check(device.type == DeviceType::cuda, "precision", "tf32 needs a GPU, got device ", device);
+  return {.matmul = MatmulPrecision::tf32};
+}
+
+nn::Sequential make_network(const RunOptions& options, int64_t channels, int64_t height,
+                            int64_t width, int64_t classes, Device device) {
+  nn::manual_seed(options.seed);
+  nn::Sequential network = nn::make_model(options.model, {.channels = channels,
+                                                          .height = height,
+                                                          .width = width,
+                                                          .classes = classes,
+                                                          .norm = options.norm,
+                                                          .activation = options.activation});
+  network.to(device);
+  return network;
+}
+
+nn::SgdOptions sgd_options(double lr) {
+  return {.lr = lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true};
+}
+
+}  // namespace gradus::cli

@@ -1,0 +1,46 @@
+// What `train` and `bench step` have in common: the options that describe a network on a device.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "core/device.h"
+#include "nn/models.h"
+#include "nn/optim/sgd.h"
+#include "nn/precision.h"
+
+namespace gradus::cli {
+
+struct RunOptions {
+  std::string device = "auto";
+  std::string model = "small_cnn";
+  std::string norm = "batch";
+  std::string activation = "relu";
+  std::string precision = "f32";
+  int64_t batch_size = 128;
+  uint64_t seed = 0;
+  int threads = 0;  // 0: as many as the processor has
+};
+
+void add_run_options(CLI::App& command, RunOptions& options);
+
+// The device that is asked for, ready for use: "auto" is the first GPU, if there is one, else the
+// CPU. Also sets the CPU's threads. Throws `unsupported` for a GPU in a build without CUDA, and
+// `cuda` for a GPU that is not there.
+Device open_device(const RunOptions& options);
+
+// "cpu: avx512, 2 threads", "cuda:0: NVIDIA H100 80GB HBM3".
+std::string describe(Device device);
+
+// Throws invalid_argument for tf32 on the CPU, which has no such arithmetic.
+nn::Precision precision_of(const RunOptions& options, Device device);
+
+// A network drawn from the seed, for these images, on the device.
+nn::Sequential make_network(const RunOptions& options, int64_t channels, int64_t height,
+                            int64_t width, int64_t classes, Device device);
+
+// Stochastic gradient descent as both commands use it: momentum 0.9, Nesterov, weight decay 5e-4.
+nn::SgdOptions sgd_options(double lr);
+
+}  // namespace gradus::cli

@@ -1,0 +1,203 @@
+// `gradus train`: trains a network on an image set.
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "core/error.h"
+#include "examples/cli/commands.h"
+#include "examples/cli/interrupt.h"
+#include "examples/cli/metrics_file.h"
+#include "examples/cli/progress.h"
+#include "examples/cli/run_setup.h"
+#include "nn/checkpoint.h"
+#include "nn/data/loader.h"
+#include "nn/trainer.h"
+
+namespace gradus::cli {
+namespace {
+
+struct TrainOptions : RunOptions {
+  std::string data_set = "fashion-mnist";
+  std::string data;
+  std::optional<int64_t> epochs;
+  double lr = 0.1;
+  std::string optimizer = "sgd";
+  std::string schedule = "one-cycle";
+  std::string save, resume, metrics;
+  bool quiet = false;
+};
+
+void add_train_options(CLI::App& command, TrainOptions& o) {
+  command.add_option("--data-set", o.data_set, "The images")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"fashion-mnist", "mnist", "cifar10"}))
+      ->capture_default_str();
+  command
+      .add_option("--data", o.data,
+                  "Folder of the set's files (default for fashion-mnist: where the Debian "
+                  "package dataset-fashion-mnist puts them)")
+      ->type_name("DIR");
+  add_run_options(command, o);
+  command
+      .add_option("--epochs", o.epochs, "Passes over the images (default: 2 on a CPU, 8 on a GPU)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}).description(""));
+  command.add_option("--lr", o.lr, "Largest learning rate")->type_name("X")->capture_default_str();
+  command.add_option("--optimizer", o.optimizer, "sgd: momentum 0.9, Nesterov, weight decay 5e-4")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"sgd"}))
+      ->capture_default_str();
+  command
+      .add_option("--schedule", o.schedule,
+                  "Learning rate over the run: one-cycle (up over the first fifth, then down to "
+                  "0), cosine (down to 0), step (a tenth after each third) or constant")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"one-cycle", "cosine", "step", "constant"}))
+      ->capture_default_str();
+  command
+      .add_option("--save", o.save, "Write the weights to this safetensors file after each epoch")
+      ->type_name("FILE");
+  command
+      .add_option("--resume", o.resume,
+                  "Go on with the run in this file, if it exists, and keep the run there after "
+                  "each epoch and on Ctrl-C")
+      ->type_name("FILE");
+  command.add_option("--metrics", o.metrics, "Write one JSON object per epoch to this file")
+      ->type_name("FILE");
+  command.add_flag("--quiet", o.quiet, "Print errors only");
+}
+
+nn::ImageSet load_set(const TrainOptions& o, bool train) {
+  const std::string dir = o.data.empty() ? nn::default_data_dir(o.data_set) : o.data;
+  check(!dir.empty(), "train", "no package installs ", o.data_set,
+        "; name the folder of its files with --data");
+  return nn::load_image_set(o.data_set, dir, train);
+}
+
+nn::Schedule make_schedule(const TrainOptions& o, int64_t steps) {
+  if (o.schedule == "one-cycle") return nn::schedules::one_cycle(o.lr, steps);
+  if (o.schedule == "cosine") return nn::schedules::cosine(o.lr, steps);
+  if (o.schedule == "step") return nn::schedules::step(o.lr, (steps + 2) / 3);
+  return nn::schedules::constant(o.lr);
+}
+
+nn::LoaderOptions loader_options(const TrainOptions& o, Device device) {
+  const bool augment = o.data_set == "cifar10";
+  return {.batch_size = o.batch_size,
+          .seed = o.seed,
+          .crop_padding = augment ? 4 : 0,
+          .flip = augment,
+          .device = device};
+}
+
+nn::LoaderOptions test_loader_options(int64_t samples, Device device) {
+  return {.batch_size = std::min<int64_t>(samples, 1000),
+          .shuffle = false,
+          .drop_last = false,
+          .device = device};
+}
+
+// Where an interrupted run is kept that named no file: the first free name, so that an earlier one
+// stays.
+std::string free_resume_name() {
+  std::string name = "gradus.resume";
+  for (int i = 2; std::filesystem::exists(name); ++i) name = fmt::format("gradus-{}.resume", i);
+  return name;
+}
+
+std::string headline(const TrainOptions& o, int64_t epochs, int64_t parameters,
+                     const nn::DataLoader& train, const nn::DataLoader& test, Device device) {
+  return fmt::format(
+      "{} ({} parameters) on {} ({} + {} images)\n"
+      "{}, {}; {} epoch{} of {} steps of {} images, {}, {} up to {}, seed {}",
+      o.model, count_text(parameters), o.data_set, count_text(train.samples()),
+      count_text(test.samples()), describe(device), o.precision, epochs, epochs == 1 ? "" : "s",
+      count_text(train.batches()), o.batch_size, o.optimizer, o.schedule, o.lr, o.seed);
+}
+
+// One run of the command: everything it owns, in the order in which it depends on each other.
+class TrainRun {
+ public:
+  explicit TrainRun(const TrainOptions& options)
+      : options_(options),
+        device_(open_device(options)),
+        precision_(precision_of(options, device_)),
+        epochs_(options.epochs.value_or(device_.type == DeviceType::cuda ? 8 : 2)),
+        train_(load_set(options, true), loader_options(options, device_)),
+        printer_(options.quiet) {
+    nn::ImageSet test = load_set(options, false);
+    const nn::LoaderOptions test_options = test_loader_options(test.n, device_);
+    test_.emplace(std::move(test), test_options);
+    const Shape image = train_.image_shape();
+    network_ = make_network(options, image[0], image[1], image[2], train_.classes(), device_);
+    optimizer_.emplace(network_.named_parameters(), sgd_options(options.lr));
+    const int64_t steps = epochs_ * train_.batches();
+    optimizer_->set_schedule(make_schedule(options, steps), steps);
+    trainer_.emplace(network_, train_, *optimizer_, trainer_options());
+  }
+
+  int run() {
+    const bool resuming = !options_.resume.empty() && std::filesystem::exists(options_.resume);
+    if (resuming) trainer_->restore(nn::load_resume(options_.resume));
+    metrics_.emplace(options_.metrics, resuming);
+    printer_.line(headline(options_, epochs_, network_.parameter_count(), train_, *test_, device_));
+    if (resuming) {
+      const nn::LoaderPosition& at = train_.position();
+      printer_.line(fmt::format("going on from {}: epoch {}, step {}", options_.resume,
+                                at.epoch + 1, at.samples / options_.batch_size));
+    }
+    if (trainer_->run(&*test_) == nn::TrainResult::finished) return 0;
+    const std::string path = options_.resume.empty() ? free_resume_name() : options_.resume;
+    nn::save_resume(path, trainer_->state());
+    printer_.line(fmt::format("interrupted; the same command with --resume {} goes on", path));
+    return interrupted_status();
+  }
+
+ private:
+  nn::TrainerOptions trainer_options() {
+    return {.epochs = epochs_,
+            .precision = precision_,
+            .progress_every = device_.type == DeviceType::cuda ? 50 : 1,
+            .on_progress = [this](const nn::Progress& progress) { printer_.show(progress); },
+            .on_epoch = [this](const nn::EpochReport& report) { end_epoch(report); },
+            .stop = &catch_interrupts()};
+  }
+
+  void end_epoch(const nn::EpochReport& report) {
+    printer_.report(report, epochs_);
+    metrics_->write(report);
+    if (!options_.save.empty()) nn::save_weights(options_.save, network_);
+    if (!options_.resume.empty()) nn::save_resume(options_.resume, trainer_->state());
+  }
+
+  const TrainOptions& options_;
+  Device device_;
+  nn::Precision precision_;
+  int64_t epochs_;
+  nn::DataLoader train_;
+  std::optional<nn::DataLoader> test_;
+  nn::Sequential network_;
+  std::optional<nn::Sgd> optimizer_;
+  ProgressPrinter printer_;
+  std::optional<MetricsFile> metrics_;
+  std::optional<nn::Trainer> trainer_;
+};
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("train", "Train a small CNN on images");
+  const auto options = std::make_shared<TrainOptions>();
+  add_train_options(*command, *options);
+  command->footer(
+      "Example: gradus train --epochs 4 --save net.safetensors --metrics run.jsonl\n"
+      "Ctrl-C finishes the step, keeps the run in the file of --resume (or gradus.resume) and ends "
+      "with status 130.\ncifar10 is augmented with random crops and flips.");
+  command->callback(
+      [options, &action] { action = [options] { return TrainRun(*options).run(); }; });
+}
+
+}  // namespace gradus::cli
