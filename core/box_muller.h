@@ -14,6 +14,15 @@
 
 namespace gradus {
 
+// a·b + c rounded once, by the function of the operands' own type on every compiler.
+#ifdef __CUDA_ARCH__
+GRADUS_HD float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+GRADUS_HD double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+#else
+GRADUS_HD float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+GRADUS_HD double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#endif
+
 namespace detail {
 
 // ln(k · 2^-53), k in [1, 2^53].
@@ -33,19 +42,19 @@ GRADUS_HD double log_of_fraction(uint64_t k) {
   const double s = (m - 1.0) / (m + 1.0);
   const double s2 = s * s;
   double p = 1.0 / 23;
-  p = fma(p, s2, 1.0 / 21);
-  p = fma(p, s2, 1.0 / 19);
-  p = fma(p, s2, 1.0 / 17);
-  p = fma(p, s2, 1.0 / 15);
-  p = fma(p, s2, 1.0 / 13);
-  p = fma(p, s2, 1.0 / 11);
-  p = fma(p, s2, 1.0 / 9);
-  p = fma(p, s2, 1.0 / 7);
-  p = fma(p, s2, 1.0 / 5);
-  p = fma(p, s2, 1.0 / 3);
+  p = fused(p, s2, 1.0 / 21);
+  p = fused(p, s2, 1.0 / 19);
+  p = fused(p, s2, 1.0 / 17);
+  p = fused(p, s2, 1.0 / 15);
+  p = fused(p, s2, 1.0 / 13);
+  p = fused(p, s2, 1.0 / 11);
+  p = fused(p, s2, 1.0 / 9);
+  p = fused(p, s2, 1.0 / 7);
+  p = fused(p, s2, 1.0 / 5);
+  p = fused(p, s2, 1.0 / 3);
   const double twice = s * 2.0;
-  const double tail = fma(twice * s2, p, exponent * 1.9082149292705877e-10);  // ln 2, lower part
-  return fma(exponent, 6.93147180369123816490e-01, twice + tail);             // upper part
+  const double tail = fused(twice * s2, p, exponent * 1.9082149292705877e-10);  // ln 2, lower part
+  return fused(exponent, 6.93147180369123816490e-01, twice + tail);             // upper part
 }
 
 // cos and sin of 2π·k·2^-53, k in [0, 2^53).
@@ -57,22 +66,22 @@ GRADUS_HD void cos_sin_of_fraction(uint64_t k, double& cosine, double& sine) {
   const double x = static_cast<double>(steps) * (0.78539816339744830962 * 0x1p-50);
   const double x2 = x * x;
   double s = -1.0 / 1307674368000.0;  // 1/15!
-  s = fma(s, x2, 1.0 / 6227020800.0);
-  s = fma(s, x2, -1.0 / 39916800.0);
-  s = fma(s, x2, 1.0 / 362880.0);
-  s = fma(s, x2, -1.0 / 5040.0);
-  s = fma(s, x2, 1.0 / 120.0);
-  s = fma(s, x2, -1.0 / 6.0);
-  s = fma(x * x2, s, x);
+  s = fused(s, x2, 1.0 / 6227020800.0);
+  s = fused(s, x2, -1.0 / 39916800.0);
+  s = fused(s, x2, 1.0 / 362880.0);
+  s = fused(s, x2, -1.0 / 5040.0);
+  s = fused(s, x2, 1.0 / 120.0);
+  s = fused(s, x2, -1.0 / 6.0);
+  s = fused(x * x2, s, x);
   double c = 1.0 / 20922789888000.0;  // 1/16!
-  c = fma(c, x2, -1.0 / 87178291200.0);
-  c = fma(c, x2, 1.0 / 479001600.0);
-  c = fma(c, x2, -1.0 / 3628800.0);
-  c = fma(c, x2, 1.0 / 40320.0);
-  c = fma(c, x2, -1.0 / 720.0);
-  c = fma(c, x2, 1.0 / 24.0);
-  c = fma(c, x2, -0.5);
-  c = fma(c, x2, 1.0);
+  c = fused(c, x2, -1.0 / 87178291200.0);
+  c = fused(c, x2, 1.0 / 479001600.0);
+  c = fused(c, x2, -1.0 / 3628800.0);
+  c = fused(c, x2, 1.0 / 40320.0);
+  c = fused(c, x2, -1.0 / 720.0);
+  c = fused(c, x2, 1.0 / 24.0);
+  c = fused(c, x2, -0.5);
+  c = fused(c, x2, 1.0);
   // Octants 1, 2, 5 and 6 lie nearer to the vertical axis.
   const bool is_swapped = ((octant + 1) & 2) != 0;
   cosine = is_swapped ? s : c;

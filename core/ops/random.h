@@ -74,7 +74,7 @@ struct UniformDraw {
         constexpr int bits = std::is_same_v<T, Half> ? 11 : 8;
         u = static_cast<float>(block.words[j] >> (32 - bits)) / static_cast<float>(1 << bits);
       }
-      y[j] = static_cast<T>(fma(width, u, low));
+      y[j] = static_cast<T>(fused(width, u, low));
     }
   }
 };
@@ -87,7 +87,7 @@ struct NormalDraw {
   GRADUS_HD void operator()(const Philox4& block, T (&y)[kPerBlock]) const {
     double z[kPerBlock];
     box_muller(block, z[0], z[1]);
-    for (int j = 0; j < kPerBlock; ++j) y[j] = static_cast<T>(fma(std, z[j], mean));
+    for (int j = 0; j < kPerBlock; ++j) y[j] = static_cast<T>(fused(std, z[j], mean));
   }
 };
 
