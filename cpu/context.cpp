@@ -1,5 +1,7 @@
 #include "cpu/context.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -65,7 +67,8 @@ class HostAllocator final : public Allocator {
     const std::lock_guard lock(mutex_);
     if (data == nullptr) {
       fail(ErrorCode::out_of_memory, "cpu", "asked for ", bytes, " bytes, holding ",
-           stats_.bytes_held, ", and the system has no more");
+           stats_.bytes_held, ", and ", sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
+           sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " are free");
     }
     stats_.bytes_in_use += static_cast<int64_t>(bytes);
     stats_.bytes_held = stats_.bytes_in_use;

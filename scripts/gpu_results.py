@@ -24,6 +24,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/cuda.json"
 
+# Where an op is tested on the GPU, if not by OP_test.
+TESTED_BY = {"gather_batch": "loader_test", "schedule_step": "sgd_test",
+             "track_metrics": "trainer_test"}
+
 
 def ops():
     listed = re.findall(r"^gradus_add_op\((\w+)", (ROOT / "CMakeLists.txt").read_text(), re.M)
@@ -83,7 +87,7 @@ def record(build, wanted):
     results = read_results()
     missed = 0
     for op in wanted or ops():
-        count, problem = run_tests(build / "tests" / f"{op}_test")
+        count, problem = run_tests(build / "tests" / TESTED_BY.get(op, f"{op}_test"))
         print(f"{op}: {problem or f'{count} GPU tests passed on {card}'}", flush=True)
         if problem:
             missed += 1

@@ -39,7 +39,7 @@ struct OpCase {
   std::function<std::vector<ref::Array>(std::span<const ref::Array>, const ref::Array& dy)>
       reference_backward;
   int64_t reduction = 1;   // longest sum behind one output or gradient, for the tolerance
-  double scale = 0;              // largest term that cancels in a sum; 0: no more than the results
+  double scale = 0;        // largest term that cancels in a sum; 0: no more than the results
   bool benchmark = false;  // large: used by bench only
 };
 
