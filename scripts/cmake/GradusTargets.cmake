@@ -50,7 +50,12 @@ foreach(isa IN LISTS GRADUS_ISAS)
 endforeach()
 
 if(GRADUS_HAS_CUDA)
-  target_link_libraries(gradus PRIVATE CUDA::cudart_static CUDA::cublasLt CUDA::nvtx3)
+  # A shared library and the programs that use it must share one runtime.
+  set(GRADUS_CUDART CUDA::cudart_static)
+  if(BUILD_SHARED_LIBS)
+    set(GRADUS_CUDART CUDA::cudart)
+  endif()
+  target_link_libraries(gradus PRIVATE ${GRADUS_CUDART} CUDA::cublasLt CUDA::nvtx3)
 endif()
 
 # gradus_add_op(NAME [CUDA FILES...]): the op's files, wherever they exist under its name, and further
