@@ -1,5 +1,6 @@
 #include "autograd/gradcheck.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/grad_mode.h"

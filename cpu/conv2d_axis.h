@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "core/ops/window.h"

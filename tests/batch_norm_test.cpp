@@ -1,5 +1,6 @@
 #include "autograd/ops/batch_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/arithmetic.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -248,6 +249,7 @@ TEST_P(CliTrain, ResumingAFinishedRunDoesNothing) {
   const std::string hash = last_hash("m");
   const ProcessResult again = train_here({"--resume", "run.resume", "--metrics", "m"});
   ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_NE(again.out.find("the run in run.resume is finished"), std::string::npos) << again.out;
   EXPECT_EQ(metrics("m").size(), 2u);
   EXPECT_EQ(last_hash("m"), hash);
 }

@@ -1,4 +1,6 @@
 // conv2d: PyTorch's goldens, cases known by hand, refusals, precision and repeatability.
+#include <algorithm>
+
 #include "autograd/ops/conv2d.h"
 
 #include "autograd/autocast.h"

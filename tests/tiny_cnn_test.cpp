@@ -2,6 +2,9 @@
 // the end.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "autograd/ops/cross_entropy.h"
 #include "nn/activation.h"
 #include "nn/batch_norm.h"

@@ -1,5 +1,7 @@
 #include "autograd/ops/batch_norm.h"
 
+#include <algorithm>
+
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/batch_norm.h"

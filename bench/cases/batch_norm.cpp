@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "autograd/ops/batch_norm.h"
 
 #include "bench/cases/op_case.h"

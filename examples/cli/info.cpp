@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <CLI/Version.hpp>
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>

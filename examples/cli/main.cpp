@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <vector>
 
 #include "core/build_config.h"
 #include "examples/cli/commands.h"

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -144,11 +145,7 @@ class TrainRun {
     if (resuming) trainer_->restore(nn::load_resume(options_.resume));
     metrics_.emplace(options_.metrics, resuming);
     printer_.line(headline(options_, epochs_, network_.parameter_count(), train_, *test_, device_));
-    if (resuming) {
-      const nn::LoaderPosition& at = train_.position();
-      printer_.line(fmt::format("going on from {}: epoch {}, step {}", options_.resume,
-                                at.epoch + 1, at.samples / options_.batch_size));
-    }
+    if (resuming) printer_.line(resumed_at());
     if (trainer_->run(&*test_) == nn::TrainResult::finished) return 0;
     const std::string path = options_.resume.empty() ? free_resume_name() : options_.resume;
     nn::save_resume(path, trainer_->state());
@@ -164,6 +161,13 @@ class TrainRun {
             .on_progress = [this](const nn::Progress& progress) { printer_.show(progress); },
             .on_epoch = [this](const nn::EpochReport& report) { end_epoch(report); },
             .stop = &catch_interrupts()};
+  }
+
+  std::string resumed_at() const {
+    const nn::LoaderPosition& at = train_.position();
+    if (at.epoch >= epochs_) return fmt::format("the run in {} is finished", options_.resume);
+    return fmt::format("going on from {}: epoch {}, step {}", options_.resume, at.epoch + 1,
+                       at.samples / options_.batch_size);
   }
 
   void end_epoch(const nn::EpochReport& report) {

@@ -1,5 +1,6 @@
 #include "tests/support/guard_allocator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "tests/support/op_modes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
