@@ -2,8 +2,8 @@
 //
 //   dw[k, c, r, s] = Σ over n, p, q of x[n, c, p·stride + r, q·stride + s] · dy[n, k, p, q]
 //
-// The images are cut into slices, a number that depends on the shape only; each slice adds up its
-// own dw, and a second stage adds the slices in order.
+// The images, or the rows of a small batch, are cut into slices, a number that depends on the shape
+// only; each slice adds up its own dw, and a second stage adds the slices in order.
 #pragma once
 
 #include "cpu/conv2d_sum.h"
@@ -29,6 +29,8 @@ struct WeightGradient {
   void run(Cpu& cpu, D* dw) const;
 
  private:
+  static constexpr int64_t kSlices = 16;  // enough to share among a few threads
+
   // A channels-last image of A: the tensor itself, or scratch.
   struct Image {
     const A* data;  // of position (0, 0)
@@ -45,6 +47,7 @@ struct WeightGradient {
 
   template <class D>
   void add_slices(const A* parts, int64_t first, D* dw) const;
+  // Output rows [begin, end) of all images.
   void run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end, A* part) const;
   void add_rows(const Image& source, const Image& gradient, int64_t first_row, int64_t rows,
                 A* part) const;
@@ -54,11 +57,10 @@ struct WeightGradient {
 
 template <class T>
 int64_t WeightGradient<T>::slices() const {
-  constexpr int64_t kSlices = 16;           // enough to share among a few threads
   constexpr int64_t kMostValues = 1 << 20;  // of all slices together
   const int64_t most =
       std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, groups * part_size()));
-  return std::clamp<int64_t>(images, 1, std::min(kSlices, most));
+  return std::clamp<int64_t>(images * h.outputs, 1, std::min(kSlices, most));
 }
 
 template <class T>
@@ -66,9 +68,13 @@ template <class D>
 void WeightGradient<T>::run(Cpu& cpu, D* dw) const {
   const int64_t count = slices(), size = part_size();
   const Workspace<A> parts(cpu, count * groups * size);
+  // A unit is an image where there are enough of them, since a slice reads whole images, else a
+  // row.
+  const int64_t rows = images >= count ? h.outputs : 1;
+  const int64_t units = images * h.outputs / std::max<int64_t>(1, rows);
   cpu.parallel(count * groups, [&](int64_t task) {
     const int64_t slice = task / groups;
-    run_slice(cpu, task % groups, images * slice / count, images * (slice + 1) / count,
+    run_slice(cpu, task % groups, units * slice / count * rows, units * (slice + 1) / count * rows,
               parts.data() + task * size);
   });
   const int64_t cut = blocks().count();
@@ -125,7 +131,10 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
       (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
   const int64_t rows = std::clamp<int64_t>(kRowBytes / std::max<int64_t>(1, row_bytes), 1,
                                            std::max<int64_t>(1, h.outputs));
-  for (int64_t n = begin; n < end; ++n) {
+  while (begin < end) {
+    const int64_t n = begin / h.outputs, first = begin % h.outputs;
+    const int64_t last = std::min(h.outputs, first + end - begin);
+    begin += last - first;
     if constexpr (std::is_same_v<T, A>) {
       if (reads_x)
         source = {
@@ -139,8 +148,8 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
     if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), x_pitch());
     if (!reads_dy)
       read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
-    for (int64_t p = 0; p < h.outputs; p += rows)
-      add_rows(source, gradient, p, std::min(rows, h.outputs - p), part);
+    for (int64_t p = first; p < last; p += rows)
+      add_rows(source, gradient, p, std::min(rows, last - p), part);
   }
 }
 
