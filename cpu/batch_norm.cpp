@@ -89,7 +89,7 @@ void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormG
     const Transform<A> t = transform_of<A>(args, c);  // 3 write
     for (int64_t n = 0; n < g.n; ++n) {
       const int64_t at = (n * g.c + c) * g.s;
-      for_each_vec<A>(g.s, [&](int64_t i, auto lanes, int) {
+      for_each_lanes<A>(g.s, [&](int64_t i, auto lanes, int) {
         store(y + at + i, (load(x + at + i, lanes) - t.mean) * t.scale + t.shift, lanes);
       });
     }
@@ -99,9 +99,9 @@ void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormG
 template <class T>
 Sums sums_of(const T* x, const T* dy, acc_t<T> mean, int64_t count) {
   using A = acc_t<T>;
-  Vec<A> dy_sums[4] = {}, dy_x_sums[4] = {};
-  for_each_vec<A>(count, [&](int64_t i, auto lanes, int k) {
-    const Vec<A> d = load(dy + i, lanes);
+  Lanes<A> dy_sums[4] = {}, dy_x_sums[4] = {};
+  for_each_lanes<A>(count, [&](int64_t i, auto lanes, int k) {
+    const Lanes<A> d = load(dy + i, lanes);
     dy_sums[k] += d;
     dy_x_sums[k] += keep<A>(d * (load(x + i, lanes) - mean), lanes);
   });
@@ -154,8 +154,8 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
     const Gradient<A> t = finish_gradient<A>(args, c, sums, g.m());
     for (int64_t n = 0; n < g.n && args.dx; ++n) {  // 3 write
       const int64_t at = (n * g.c + c) * g.s;
-      for_each_vec<A>(g.s, [&](int64_t i, auto lanes, int) {
-        const Vec<A> centred = load(x + at + i, lanes) - t.mean;
+      for_each_lanes<A>(g.s, [&](int64_t i, auto lanes, int) {
+        const Lanes<A> centred = load(x + at + i, lanes) - t.mean;
         store(dx + at + i, t.scale * (load(dy + at + i, lanes) - t.m1 - centred * t.m2r), lanes);
       });
     }
@@ -168,9 +168,9 @@ int64_t rows_per_tile(const BatchNormGeometry& g) {
   return std::clamp<int64_t>(kTile / std::max<int64_t>(g.c, 1), 1, 1024);
 }
 
-// The value of a per-channel array, kLanes channels at a time.
-template <class A, class Lanes>
-Vec<A> channels(const A* values, int64_t c, Lanes lanes) {
+// The value of a per-channel array, kLaneCount channels at a time.
+template <class A, class Count>
+Lanes<A> channels(const A* values, int64_t c, Count lanes) {
   return load(values + c, lanes);
 }
 
@@ -179,13 +179,13 @@ template <class T>
 void tile_moments(const T* x, int64_t channels, int64_t begin, int64_t end, Moments* result) {
   using A = acc_t<T>;
   const A count = static_cast<A>(end - begin);
-  for_each_vec<A>(channels, [&](int64_t c, auto lanes, int) {
-    Vec<A> total{};
+  for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
+    Lanes<A> total{};
     for (int64_t row = begin; row < end; ++row) total += load(x + row * channels + c, lanes);
-    const Vec<A> mean = total / count;
-    Vec<A> residual{}, square{};
+    const Lanes<A> mean = total / count;
+    Lanes<A> residual{}, square{};
     for (int64_t row = begin; row < end; ++row) {
-      const Vec<A> d = load(x + row * channels + c, lanes) - mean;
+      const Lanes<A> d = load(x + row * channels + c, lanes) - mean;
       residual += d;
       square += d * d;
     }
@@ -228,8 +228,8 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
   }
   parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 3 write
     for (int64_t row = begin; row < end; ++row) {
-      for_each_vec<A>(g.c, [&](int64_t c, auto lanes, int) {
-        const Vec<A> centred = load(x + row * g.c + c, lanes) - channels(mean, c, lanes);
+      for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
+        const Lanes<A> centred = load(x + row * g.c + c, lanes) - channels(mean, c, lanes);
         store(y + row * g.c + c, centred * channels(scale, c, lanes) + channels(shift, c, lanes),
               lanes);
       });
@@ -241,11 +241,11 @@ template <class T>
 void tile_sums(const T* x, const T* dy, const acc_t<T>* mean, int64_t channels, int64_t begin,
                int64_t end, Sums* result) {
   using A = acc_t<T>;
-  for_each_vec<A>(channels, [&](int64_t c, auto lanes, int) {
-    const Vec<A> centre = load(mean + c, lanes);
-    Vec<A> dy_sum{}, dy_x_sum{};
+  for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
+    const Lanes<A> centre = load(mean + c, lanes);
+    Lanes<A> dy_sum{}, dy_x_sum{};
     for (int64_t row = begin; row < end; ++row) {
-      const Vec<A> d = load(dy + row * channels + c, lanes);
+      const Lanes<A> d = load(dy + row * channels + c, lanes);
       dy_sum += d;
       dy_x_sum += d * (load(x + row * channels + c, lanes) - centre);
     }
@@ -280,10 +280,10 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
   if (!args.dx) return;
   parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 3 write
     for (int64_t row = begin; row < end; ++row) {
-      for_each_vec<A>(g.c, [&](int64_t c, auto lanes, int) {
+      for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
         const int64_t at = row * g.c + c;
-        const Vec<A> centred = load(x + at, lanes) - channels(mean, c, lanes);
-        const Vec<A> direct = load(dy + at, lanes) - channels(m1, c, lanes);
+        const Lanes<A> centred = load(x + at, lanes) - channels(mean, c, lanes);
+        const Lanes<A> direct = load(dy + at, lanes) - channels(m1, c, lanes);
         store(dx + at, channels(scale, c, lanes) * (direct - centred * channels(m2r, c, lanes)),
               lanes);
       });

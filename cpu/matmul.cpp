@@ -2,8 +2,8 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/eigen.h"
+#include "cpu/lanes.h"
 #include "cpu/parallel.h"
-#include "cpu/vec.h"
 #include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
@@ -101,9 +101,9 @@ void multiply(Cpu& cpu, const Plan& plan, const Operand<T>& a, const Operand<T>&
 template <class T, class Y>
 void add_slices(Cpu& cpu, const T* partial, int64_t slices, int64_t count, Y* y) {
   parallel_tiles(cpu, count, kTile, [&](int64_t begin, int64_t end) {
-    for_each_vec<T>(end - begin, [&](int64_t i, auto lanes, int) {
+    for_each_lanes<T>(end - begin, [&](int64_t i, auto lanes, int) {
       const T* first = partial + begin + i;
-      Vec<T> total = load(first, lanes);
+      Lanes<T> total = load(first, lanes);
       for (int64_t slice = 1; slice < slices; ++slice) total += load(first + slice * count, lanes);
       store(y + begin + i, total, lanes);
     });
@@ -128,7 +128,7 @@ class Widened {
         for (int64_t i = begin; i < end; ++i) {
           const T* from = data + i / lines * layout_.batch_stride + i % lines * layout_.ld;
           float* to = buffer_.data() + i * length;
-          for_each_vec<float>(length, [&](int64_t j, auto lanes, int) {
+          for_each_lanes<float>(length, [&](int64_t j, auto lanes, int) {
             store(to + j, load(from + j, lanes), lanes);
           });
         }

@@ -2,7 +2,7 @@
 // Source: Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/lanes.h"
 
 namespace gradus::GRADUS_ISA {
 
@@ -27,12 +27,12 @@ struct Moments {
 template <class T>
 Moments moments_of(const T* x, int64_t count) {
   using A = acc_t<T>;
-  Vec<A> sums[4] = {};
-  for_each_vec<A>(count, [&](int64_t i, auto lanes, int k) { sums[k] += load(x + i, lanes); });
+  Lanes<A> sums[4] = {};
+  for_each_lanes<A>(count, [&](int64_t i, auto lanes, int k) { sums[k] += load(x + i, lanes); });
   const A mean = sum_lanes<A>((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<A>(count);
-  Vec<A> residuals[4] = {}, squares[4] = {};
-  for_each_vec<A>(count, [&](int64_t i, auto lanes, int k) {
-    const Vec<A> d = keep<A>(load(x + i, lanes) - mean, lanes);
+  Lanes<A> residuals[4] = {}, squares[4] = {};
+  for_each_lanes<A>(count, [&](int64_t i, auto lanes, int k) {
+    const Lanes<A> d = keep<A>(load(x + i, lanes) - mean, lanes);
     residuals[k] += d;
     squares[k] += d * d;
   });
