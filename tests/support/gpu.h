@@ -3,16 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <ostream>
-
 #include "tests/support/op_modes.h"
-
-namespace gradus {
-
-// How GoogleTest prints a device, found by argument-dependent look-up.
-inline void PrintTo(const Device& device, std::ostream* out) { *out << to_string(device); }
-
-}  // namespace gradus
 
 #define GRADUS_SKIP_WITHOUT(needed)                                                  \
   do {                                                                               \

@@ -13,11 +13,16 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 
 #include "bench/cases/op_case.h"
 
 namespace gradus {
+
+// How GoogleTest, and so ctest, prints parameters of tests; found by argument-dependent look-up.
+inline void PrintTo(const Device& device, std::ostream* out) { *out << to_string(device); }
+inline void PrintTo(const OpCase& op_case, std::ostream* out) { *out << op_case.name; }
 
 struct CaseRun {
   Tensor y;
