@@ -6,4 +6,8 @@
 #define GRADUS_EIGEN_NAME(isa) GRADUS_EIGEN_JOIN(Eigen_, isa)
 #define Eigen GRADUS_EIGEN_NAME(GRADUS_ISA)
 
+// g++ 12's header of AVX-512 makes undefined vectors from themselves, and warns of it without -O2.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <Eigen/Core>
+#pragma GCC diagnostic pop
