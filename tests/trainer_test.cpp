@@ -73,6 +73,28 @@ TEST_P(TrainerTest, Learns) {
   EXPECT_EQ(reports[2].parameter_hash, run.hash());
 }
 
+TEST_P(TrainerTest, LearnsInHalf) {
+  Session run(GetParam(), 1, 512);
+  DataLoader held_out(toy_set(100, 2), {.batch_size = 100, .device = GetParam()});
+  run.options.epochs = 3;
+  run.options.precision.autocast = DType::bf16;
+  run.start().run();
+  EXPECT_GT(run.trainer->evaluate(held_out).accuracy, 0.95);
+  for (const Tensor& p : run.net.parameters()) EXPECT_EQ(p.dtype(), DType::f32);
+}
+
+TEST_P(TrainerTest, LastBatchMayBeSmaller) {
+  Session run(GetParam());
+  run.loader = std::make_unique<DataLoader>(
+      toy_set(20), LoaderOptions{.batch_size = 8, .drop_last = false, .device = GetParam()});
+  std::vector<int64_t> samples;
+  run.options.on_epoch = [&](const EpochReport& r) { samples.push_back(r.train.samples); };
+  run.options.epochs = 3;
+  EXPECT_EQ(run.start().run(), TrainResult::finished);
+  EXPECT_EQ(samples, std::vector<int64_t>(3, 20));
+  EXPECT_EQ(run.optimizer->steps(), 9);
+}
+
 // The totals on the device against loss and answers worked out here, batch by batch.
 TEST_P(TrainerTest, MetricsAreThoseOfTheBatches) {
   Session run(GetParam());
