@@ -18,6 +18,10 @@ constexpr int64_t kRun = 64;
 template <class T>
 using Tap = std::conditional_t<sizeof(acc_t<T>) == 8, int64_t, int32_t>;
 
+// Values in a cache line.
+template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);
+
 // Extents and element strides of one pooling; x and y stand for dx and dy in backward.
 struct Geometry {
   int64_t n, c, h, w, p, q;
@@ -155,6 +159,13 @@ void pool_pixels(const Geometry& g, const T* x, int64_t pi, int64_t to,
     in.s_begin = g.first_tap(1, qi);
     in.s_end = g.end_tap(1, qi);
     const T* from = x + g.start(0, pi) * g.x[2] + g.start(1, qi) * g.x[3];
+    // What the window below reads anew: the hardware follows one long run, but not the short runs
+    // of several rows. Worth a factor of 4 on an AMD EPYC. (g++ drops a call that only prefetches.)
+    const T* below = from + g.window.span(0) * g.x[2];
+    for (int64_t r = 0; r < g.window.stride[0]; ++r, below += g.x[2]) {
+      for (int64_t i = 0; i < g.window.stride[1] * g.c; i += kLine<T>)
+        __builtin_prefetch(below + i);
+    }
     for (int64_t c = 0; c < g.c;) {
       int64_t count = g.c - c;
       if (count >= 4 * n) {
@@ -234,9 +245,17 @@ void pool_row_of_pairs(const Geometry& g, const T* x, int64_t pi, int64_t to,
     const int64_t count = std::min(n, g.q - first);
     Vec<A> values[4];
     for (int r = 0; r < 2; ++r) {
-      A row[2 * n] = {};
-      for (int64_t i = 0; i < 2 * count; ++i) row[i] = static_cast<A>(x[r * g.w + i]);
-      split_pairs<A>(load_vector(row), load_vector(row + n), values[2 * r], values[2 * r + 1]);
+      Vec<A> low, high;
+      if constexpr (std::is_same_v<T, A>) {
+        low = load_lanes(x + r * g.w, 2 * count);
+        high = load_lanes(x + r * g.w + n, 2 * count - n);
+      } else {
+        A row[2 * n] = {};
+        for (int64_t i = 0; i < 2 * count; ++i) row[i] = static_cast<A>(x[r * g.w + i]);
+        low = load_vector(row);
+        high = load_vector(row + n);
+      }
+      split_pairs<A>(low, high, values[2 * r], values[2 * r + 1]);
     }
     Vec<A> most = values[0];
     Vec<Tap<T>> which{};
