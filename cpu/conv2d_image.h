@@ -4,6 +4,7 @@
 
 #include "core/view.h"
 #include "cpu/conv2d_axis.h"
+#include "cpu/lanes.h"
 #include "cpu/vector.h"
 
 namespace gradus::GRADUS_ISA {
@@ -34,6 +35,17 @@ struct Patch {
   int64_t top, rows, left, columns;
 };
 
+// Consecutive values from one of T and acc_t<T> to the other.
+template <class From, class To>
+void convert_run(const From* from, int64_t count, To* to) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::copy(from, from + count, to);
+  } else {
+    for_each_lanes<std::common_type_t<acc_t<From>, acc_t<To>>>(
+        count, [&](int64_t i, auto lanes, int) { store(to + i, load(from + i, lanes), lanes); });
+  }
+}
+
 // `count` neighbouring pixels, to `pitch` values apart.
 template <class T>
 void read_pixels(const ImageView<const T>& x, const T* from, int64_t count, acc_t<T>* to,
@@ -43,9 +55,8 @@ void read_pixels(const ImageView<const T>& x, const T* from, int64_t count, acc_
   if (x.channels_last) {
     const bool joined = x.strides[3] == c && pitch == c;  // nothing between pixels on either side
     const int64_t runs = joined ? 1 : count, length = joined ? count * c : c;
-    for (int64_t i = 0; i < runs; ++i, from += x.strides[3], to += pitch) {
-      for (int64_t j = 0; j < length; ++j) to[j] = static_cast<A>(from[j]);
-    }
+    for (int64_t i = 0; i < runs; ++i, from += x.strides[3], to += pitch)
+      convert_run(from, length, to);
   } else if constexpr (std::is_same_v<T, A>) {
     transpose(from, x.strides[1], c, count, to, pitch);
   } else {
@@ -96,9 +107,8 @@ void write_pixels(const acc_t<T>* from, int64_t pitch, int64_t count, int64_t fi
     }
   }
   if (y.channels_last) {
-    for (int64_t i = 0; i < count; ++i, from += pitch, to += step * y.strides[3]) {
-      for (int64_t k = 0; k < lanes; ++k) to[k] = static_cast<T>(from[k]);
-    }
+    for (int64_t i = 0; i < count; ++i, from += pitch, to += step * y.strides[3])
+      convert_run(from, lanes, to);
     return;
   }
   for (int64_t k = 0; k < lanes; ++k, to += y.strides[1]) {

@@ -44,7 +44,7 @@ struct LaneBlocks {
 
 // Parts of the channels of a depthwise convolution: small enough for a patch to stay in cache.
 inline int64_t depthwise_parts(int64_t channels) {
-  for (const int64_t lanes : {64, 32, 16}) {
+  for (const int64_t lanes : {128, 64, 32, 16}) {
     if (channels % lanes == 0) return channels / lanes;
   }
   return 1;
