@@ -57,8 +57,13 @@ TEST(Tape, GradientsNeverShareMemory) {
   EXPECT_DOUBLE_EQ(grad_of(x)[0], 0.12);
   EXPECT_DOUBLE_EQ(grad_of(y)[0], -0.08);
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
-  (a + b).backward(f64({1, 1}, {2}));
+  // add hands the tensor that mul made on to both of its operands.
+  const auto run = [&] { ((a + b) * 2.0).backward(f64({1, 1}, {2})); };
+  run();
   EXPECT_NE(a.grad().storage(), b.grad().storage());
+  run();
+  EXPECT_EQ(grad_of(a), (Values{4, 4}));
+  EXPECT_EQ(grad_of(b), (Values{4, 4}));
   const Tensor c = leaf({5}, {1});
   (c + c).backward();
   EXPECT_EQ(grad_of(c), Values{2});
