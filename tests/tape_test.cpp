@@ -255,6 +255,33 @@ TEST(GradMode, BelongsToItsThread) {
   EXPECT_FALSE(grad_enabled());
 }
 
+// Forwards share the parameters; so do whole steps whose leaves are their own. For the thread
+// sanitizer as well.
+TEST(GradMode, ThreadsMayShareParameters) {
+  const Tensor w = leaf({1, 2, 3, 4}, {2, 2}), x = f64({1, -1, 2, 0.5}, {2, 2});
+  const Values want = relu(matmul(x, w)).to_vector<double>();
+  std::vector<std::thread> threads;
+  std::vector<Values> values(4), grads(4);
+  for (size_t t = 0; t < values.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        {
+          const NoGradGuard no_grad;
+          values[t] = relu(matmul(x, w)).to_vector<double>();
+        }
+        Tensor own = w.detach().clone().set_requires_grad(true);
+        sum(own * x).backward();
+        grads[t] = grad_of(own);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t t = 0; t < values.size(); ++t) {
+    EXPECT_EQ(values[t], want);
+    EXPECT_EQ(grads[t], x.to_vector<double>());
+  }
+}
+
 TEST(GradMode, DetachCutsHistoryAndSharesData) {
   const Tensor x = leaf({1, 2}, {2});
   const Tensor a = x * 2.0, b = a.detach();
