@@ -13,10 +13,10 @@ struct Precision {
   DType autocast = DType::f32;  // f16 or bf16: products and convolutions of f32 operands in half
 };
 
-// "strict", "tf32", "bf16"
+// "f32", "tf32", "bf16"
 inline std::string to_string(const Precision& precision) {
   if (precision.autocast != DType::f32) return std::string(to_string(precision.autocast));
-  return precision.matmul == MatmulPrecision::tf32 ? "tf32" : "strict";
+  return precision.matmul == MatmulPrecision::tf32 ? "tf32" : "f32";
 }
 
 class PrecisionGuard {

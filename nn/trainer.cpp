@@ -103,6 +103,10 @@ void Trainer::synchronize() {
 Metrics Trainer::train_metrics() const { return read_metrics(totals_); }
 
 Metrics Trainer::evaluate(DataLoader& test) {
+  return *evaluate(test, [] { return false; });
+}
+
+std::optional<Metrics> Trainer::evaluate(DataLoader& test, const std::function<bool()>& stop) {
   const PrecisionGuard precision(options_.precision);
   const NoGradGuard no_grad;
   const bool was_training = model_.training();
@@ -110,7 +114,10 @@ Metrics Trainer::evaluate(DataLoader& test) {
   model_.eval();
   test.start_epoch(0);
   const Tensor totals = new_totals(test.options().device);
-  while (const std::optional<Batch> batch = test.next()) {
+  bool stopped = false;
+  while (!(stopped = stop())) {
+    const std::optional<Batch> batch = test.next();
+    if (!batch) break;
     const Tensor logits = model_(batch->x);
     const Tensor loss = cross_entropy(logits, batch->labels);
     launch(TrackMetrics{.loss = loss.raw(),
@@ -120,6 +127,7 @@ Metrics Trainer::evaluate(DataLoader& test) {
   }
   test.restore(was_at);
   model_.train(was_training);
+  if (stopped) return std::nullopt;
   return read_metrics(totals);
 }
 
@@ -131,7 +139,7 @@ bool Trainer::run_epoch() {
   while (train_.next_batch_size() > 0) {
     step();
     ++done;
-    const bool stopping = options_.stop != nullptr && options_.stop->load();
+    const bool stopping = stop_requested();
     if (done % options_.progress_every != 0 && done != steps && !stopping) continue;
     synchronize();
     if (options_.on_progress) {
@@ -145,7 +153,10 @@ bool Trainer::run_epoch() {
                             .seconds = seconds,
                             .images_per_second = images / seconds});
     }
-    if (stopping) return false;
+    if (stopping) {
+      check_state_is_finite();
+      return false;
+    }
   }
   return true;
 }
@@ -155,22 +166,30 @@ TrainResult Trainer::run(DataLoader* test) {
     const int64_t first_sample = train_.position().samples;
     const auto start = Clock::now();
     if (!run_epoch()) return TrainResult::interrupted;
-    const EpochReport report = make_report(test, seconds_since(start), first_sample);
+    const double seconds = seconds_since(start);
+    check_state_is_finite();
+    std::optional<Metrics> metrics;
+    if (test != nullptr) {
+      metrics = evaluate(*test, [this] { return stop_requested(); });
+      if (!metrics) return TrainResult::interrupted;
+      check_is_finite(*metrics, *test);
+    }
+    const EpochReport report = make_report(metrics, seconds, first_sample);
     begin_epoch(train_.position().epoch + 1);
     if (options_.on_epoch) options_.on_epoch(report);
   }
   return TrainResult::finished;
 }
 
-EpochReport Trainer::make_report(DataLoader* test, double seconds, int64_t first_sample) {
+EpochReport Trainer::make_report(const std::optional<Metrics>& test, double seconds,
+                                 int64_t first_sample) {
   const LoaderPosition& at = train_.position();
   const double images = static_cast<double>(at.samples - first_sample);
   const int64_t size = train_.options().batch_size;
   const int64_t steps = (at.samples - first_sample + size - 1) / size;
-  EpochReport report{.epoch = at.epoch, .train = train_metrics(), .seconds = seconds};
-  report.images_per_second = images / seconds;
+  EpochReport report{.epoch = at.epoch, .train = train_metrics(), .test = test, .seconds = seconds};
+  report.images_per_second = seconds > 0 ? images / seconds : 0;
   report.ms_per_step = steps == 0 ? 0 : 1e3 * seconds / static_cast<double>(steps);
-  if (test != nullptr) report.test = evaluate(*test);
   report.lr = optimizer_.lr();
   report.parameter_hash = parameter_hash(model_);
   return report;

@@ -32,7 +32,7 @@ struct Metrics {
 };
 
 struct Progress {
-  int64_t epoch = 0;  // from 0
+  int64_t epoch = 0;  // from 0; texts count from 1
   int64_t epochs = 0;
   int64_t step = 0;  // steps done in this epoch
   int64_t steps = 0;
@@ -60,7 +60,8 @@ struct TrainerOptions {
   std::function<void(const Progress&)> on_progress;
   // After each epoch, when the next has begun: state() then holds the run from there on.
   std::function<void(const EpochReport&)> on_epoch;
-  const std::atomic<bool>* stop = nullptr;  // polled after every step; a signal handler may set it
+  // Polled after every step and every batch of an evaluation; a signal handler may set it.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 enum class TrainResult : uint8_t { finished, interrupted };
@@ -81,8 +82,10 @@ class Trainer {
 
   // Trains from where the loader stands to the end of the last epoch, or until options.stop: then
   // the step is finished and state() holds the rest. Evaluates on `test`, if given, after every
-  // epoch. Throws `invalid_argument` naming step and layer when the loss is not finite; the
-  // parameters are those before that step.
+  // epoch; an evaluation that is interrupted is done again by the run that goes on. Throws
+  // `invalid_argument` naming step and layer when the loss is not finite (the parameters are those
+  // before that step), and when a parameter, a buffer or the test loss is not at the end of an
+  // epoch or where the run is interrupted.
   TrainResult run(DataLoader* test = nullptr);
 
   // One step on the next batch, of the next epoch where this one is over. Enqueues only.
@@ -102,7 +105,11 @@ class Trainer {
   void enqueue_step(int64_t batch_size);
   void begin_epoch(int64_t epoch);
   void throw_if_failed();
-  EpochReport make_report(DataLoader* test, double seconds, int64_t first_sample);
+  bool stop_requested() const { return options_.stop != nullptr && options_.stop->load(); }
+  std::optional<Metrics> evaluate(DataLoader& test, const std::function<bool()>& stop);
+  void check_state_is_finite();
+  void check_is_finite(const Metrics& metrics, DataLoader& test);
+  EpochReport make_report(const std::optional<Metrics>& test, double seconds, int64_t first_sample);
   std::map<std::string, std::string> settings() const;
   Tensor generator_state() const;
 

@@ -1,10 +1,13 @@
 // Trainer's state: what a resume file holds, the hash, and the search for a value that is not
 // finite.
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "autograd/grad_mode.h"
 #include "core/generator.h"
 #include "nn/finite_check.h"
+#include "nn/io/fingerprint.h"
 #include "nn/io/tensor_bytes.h"
 #include "nn/match.h"
 #include "nn/trainer.h"
@@ -48,15 +51,45 @@ int64_t number_of(const TrainerState& state, const std::string& key) {
   return number;
 }
 
-void hash_bytes(uint64_t& hash, const void* data, size_t count) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < count; ++i) hash = (hash ^ bytes[i]) * 0x100000001B3ull;
+std::vector<std::string_view> split(std::string_view list) {
+  constexpr std::string_view kComma = ", ";
+  std::vector<std::string_view> parts;
+  for (size_t end; (end = list.find(kComma)) != std::string_view::npos;) {
+    parts.push_back(list.substr(0, end));
+    list.remove_prefix(end + kComma.size());
+  }
+  parts.push_back(list);
+  return parts;
+}
+
+// Both are a value or a list of "name value" pairs; throws for the first that differs.
+void check_same(std::string_view key, std::string_view mine, std::string_view given) {
+  const auto a = split(mine), b = split(given);
+  for (size_t i = 0; i < std::min(a.size(), b.size()) && a.size() == b.size(); ++i) {
+    const size_t name = a[i].rfind(' ');
+    if (a[i] == b[i] || name == std::string_view::npos || name != b[i].rfind(' ')) continue;
+    check(a[i].substr(0, name) != b[i].substr(0, name), "resume", a[i].substr(0, name), " is ",
+          a[i].substr(name + 1), " in this run and ", b[i].substr(name + 1), " in the file");
+  }
+  check(mine == given, "resume", key, " is ", mine, " in this run and ", given, " in the file");
+}
+
+// A state is taken after a whole step only.
+void check_position(const LoaderPosition& at, const DataLoader& loader, int64_t epochs) {
+  check(at.epoch >= 0 && at.epoch <= epochs, "resume", "expected 0 to ", epochs,
+        " epochs done, got ", at.epoch, " in the file");
+  const int64_t size = loader.options().batch_size;
+  check(at.samples % size == 0 || at.samples == loader.samples_per_epoch(), "resume",
+        "samples must be a multiple of batch_size ", size, ", got ", at.samples, " in the file");
+  check(at.drawn >= at.samples && at.drawn <= int64_t{1} << 53, "resume",
+        "drawn must be samples to 2^53, got ", at.drawn, " in the file");
 }
 
 }  // namespace
 
 std::map<std::string, std::string> Trainer::settings() const {
-  return {{"optimizer", concat(optimizer_.name(), ": ", optimizer_.settings())},
+  return {{"epochs", std::to_string(options_.epochs)},
+          {"optimizer", concat(optimizer_.name(), ": ", optimizer_.settings())},
           {"loader", train_.settings()},
           {"precision", to_string(options_.precision)}};
 }
@@ -78,18 +111,15 @@ TrainerState Trainer::state() {
 }
 
 void Trainer::restore(const TrainerState& state) {
+  for (const auto& [key, mine] : settings()) check_same(key, mine, value_of(state, key));
   const std::vector<NamedTensor> own = this->state().tensors;
   const std::vector<Tensor> values = match_by_name(own, state.tensors, "resume");
-  for (const auto& [key, mine] : settings()) {
-    const std::string& given = value_of(state, key);
-    check(mine == given, "resume", key, " is '", mine, "' in this run and '", given,
-          "' in the file");
-  }
   const LoaderPosition position{.epoch = number_of(state, "epoch"),
                                 .samples = number_of(state, "samples"),
                                 .drawn = number_of(state, "drawn")};
   const std::vector<NamedTensor> optimizer_state = with_prefix(state.tensors, kOptimizer);
   optimizer_.check_state(optimizer_state);
+  check_position(position, train_, options_.epochs);
   train_.restore(position);  // the last that may throw
   model_.load_state_dict(with_prefix(state.tensors, kModel));
   optimizer_.load_state(optimizer_state);
@@ -108,6 +138,7 @@ void Trainer::throw_if_failed() {
   const int64_t size = train_.options().batch_size;
   const int64_t done = (now.samples + size - 1) / size;
   const int64_t at = done - (optimizer_.steps() - failed);
+  const int64_t since_first = now.epoch * train_.batches() + at;
   std::string place;
   if (at >= 0) {
     const PrecisionGuard precision(options_.precision);
@@ -115,21 +146,49 @@ void Trainer::throw_if_failed() {
     place = first_non_finite(model_, train_.next()->x);
     train_.restore(now);
   }
-  fail(ErrorCode::invalid_argument, "trainer", "the loss of step ", failed, " (epoch ", now.epoch,
-       ") is not finite; the first value that is not: ", place.empty() ? "the loss" : place);
+  fail(ErrorCode::invalid_argument, "trainer", "the loss of epoch ",
+       since_first / train_.batches() + 1, ", step ", since_first % train_.batches() + 1,
+       " is not finite; the first value that is not: ", place.empty() ? "the loss" : place);
+}
+
+void Trainer::check_state_is_finite() {
+  const std::string place = first_non_finite_state(model_);
+  if (place.empty()) return;
+  const LoaderPosition& at = train_.position();
+  const int64_t size = train_.options().batch_size;
+  fail(ErrorCode::invalid_argument, "trainer", place, " is not finite after epoch ", at.epoch + 1,
+       ", step ", (at.samples + size - 1) / size);
+}
+
+void Trainer::check_is_finite(const Metrics& metrics, DataLoader& test) {
+  if (std::isfinite(metrics.loss)) return;
+  // The failed batch again.
+  const PrecisionGuard precision(options_.precision);
+  const bool was_training = model_.training();
+  const LoaderPosition was_at = test.position();
+  std::string place;
+  model_.eval();
+  test.start_epoch(0);
+  while (place.empty()) {
+    const std::optional<Batch> batch = test.next();
+    if (!batch) break;
+    place = first_non_finite(model_, batch->x);
+  }
+  test.restore(was_at);
+  model_.train(was_training);
+  fail(ErrorCode::invalid_argument, "trainer", "the test loss after epoch ",
+       train_.position().epoch + 1, ", step ", train_.batches(),
+       " is not finite; the first value that is not: ", place.empty() ? "the loss" : place);
 }
 
 std::string parameter_hash(Module& model) {
-  uint64_t hash = 0xCBF29CE484222325ull;
+  Fingerprint fingerprint;
   for (const NamedTensor& entry : model.state_dict()) {
     const std::string head = concat(entry.name, " ", entry.tensor.dtype(), entry.tensor.shape());
-    hash_bytes(hash, head.data(), head.size());
-    const std::vector<std::byte> bytes = to_bytes(entry.tensor);
-    hash_bytes(hash, bytes.data(), bytes.size());
+    fingerprint.add(head);
+    fingerprint.add(to_bytes(entry.tensor));
   }
-  std::string text(16, '0');
-  for (size_t i = 16; i-- > 0; hash >>= 4) text[i] = "0123456789abcdef"[hash & 15];
-  return text;
+  return fingerprint.text();
 }
 
 }  // namespace gradus::nn

@@ -125,7 +125,7 @@ TEST(Resume, OtherFilesAndVersionsAreRefused) {
                "expected version 1, got '2'");
   write_safetensors(dir.path("empty"), {}, {{"format", "gradus-resume"}, {"version", "1"}});
   EXPECT_ERROR(run.trainer.restore(load_resume(dir.path("empty"))), kInvalid,
-               "resume: this run has model.0.weight, which the saved state lacks");
+               "resume: the state lacks 'epochs'");
 }
 
 // The keys are a promise to later versions.
@@ -153,10 +153,13 @@ TEST(Resume, FormatIsFrozen) {
       {"epoch", "0"},
       {"samples", "8"},
       {"drawn", "8"},
-      {"precision", "strict"},
+      {"epochs", "3"},
+      {"precision", "f32"},
       {"optimizer", "sgd: momentum 0.9, dampening 0, weight_decay 0, nesterov false"},
       {"loader",
-       "images 40x1x8x8, batch_size 8, shuffle true, drop_last true, seed 0, crop_padding 1, flip "
+       "data_set unnamed, images 40x1x8x8, labels b45b23a133c6d856, batch_size 8, shuffle true, "
+       "drop_last "
+       "true, seed 0, crop_padding 1, flip "
        "true"}};
   EXPECT_EQ(file.metadata, want);
 }
@@ -167,9 +170,53 @@ TEST(Resume, DamagedCountersAreRefused) {
   state.values["samples"] = "12x";
   EXPECT_ERROR(run.trainer.restore(state), kInvalid, "'samples' must be a number, got '12x'");
   state.values["samples"] = "41";
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid,
+               "samples must be a multiple of batch_size 8, got 41");
+  state.values["samples"] = "48";
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "drawn must be samples to 2^53, got 0");
+  state.values["drawn"] = "48";
   EXPECT_ERROR(run.trainer.restore(state), kInvalid, "an epoch has 40 samples");
+  state.values["samples"] = "-8";
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "an epoch has 40 samples");
+  state.values["samples"] = "8";
+  for (const char* epoch : {"-1", "4"}) {
+    state.values["epoch"] = epoch;
+    EXPECT_ERROR(run.trainer.restore(state), kInvalid, "expected 0 to 3 epochs done, got ", epoch);
+  }
+  EXPECT_EQ(run.loader.position(), LoaderPosition{});
   state.values.erase("drawn");
   EXPECT_ERROR(run.trainer.restore(state), kInvalid, "lacks 'drawn'");
+}
+
+// Kernels index the schedule by the step, so a wrong one would read outside it.
+TEST(Resume, DamagedOptimizerCountersAreRefusedAndChangeNothing) {
+  Session run;
+  run.optimizer.set_schedule(schedules::constant(0.1), 15);
+  run.trainer.step();
+  const TrainerState good = run.trainer.state();
+  const auto expect_refused = [&](const std::string& name, int64_t value, std::string_view text) {
+    TrainerState state = run.trainer.state();
+    for (NamedTensor& entry : state.tensors) {
+      if (entry.name == name) {
+        const size_t count = static_cast<size_t>(entry.tensor.numel());
+        entry.tensor =
+            Tensor::from_vector(std::vector<int64_t>(count, value), entry.tensor.shape());
+      }
+      if (entry.name == "model.0.weight") entry.tensor = Tensor::zeros(entry.tensor.shape(), {});
+    }
+    EXPECT_ERROR(run.trainer.restore(state), kInvalid, text, "in the saved state");
+  };
+  const std::string before = parameter_hash(run.net);
+  expect_refused("optimizer.step", -1, "sgd: step must be 0 to 2^62, got -1");
+  expect_refused("optimizer.step", -1000000000, "sgd: step must be 0 to 2^62, got -1000000000");
+  expect_refused("optimizer.step", INT64_MAX, "sgd: step must be 0 to 2^62, got 92");
+  expect_refused("optimizer.born", -2, "sgd: born must be -1 to 1, the steps done, got -2");
+  expect_refused("optimizer.born", 2, "sgd: born must be -1 to 1, the steps done, got 2");
+  EXPECT_EQ(parameter_hash(run.net), before);
+  EXPECT_EQ(run.optimizer.steps(), 1);
+  run.trainer.restore(good);
+  run.trainer.step();
+  run.trainer.synchronize();
 }
 
 }  // namespace

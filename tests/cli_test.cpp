@@ -259,7 +259,7 @@ TEST_P(CliTrain, LossThatIsNotFinite) {
   const Bytes weights = test::read_file(dir_.path("net"));
   const ProcessResult result =
       train_here({"--lr", "1e30", "--schedule", "constant", "--save", "net"});
-  expect_failure(result, 1, {"loss of step", "not finite", "(Conv2d)"});
+  expect_failure(result, 1, {"loss of epoch 1, step ", "not finite", "(Conv2d)"});
   EXPECT_EQ(test::read_file(dir_.path("net")), weights) << "the checkpoint must be kept";
 }
 
@@ -306,8 +306,14 @@ TEST_F(CliErrors, ResumeFileOfAnotherRun) {
   ASSERT_EQ(train({"--resume", "run.resume"}).status, 0);
   const Bytes good = test::read_file(dir_.path("run.resume"));
   expect_failure(train({"--resume", "run.resume", "--model", "resnet8"}), 1, {"0.weight"});
-  expect_failure(train({"--resume", "run.resume", "--seed", "5"}), 1, {"loader", "seed"});
-  expect_failure(train({"--resume", "run.resume", "--batch-size", "8"}), 1, {"resume"});
+  expect_failure(train({"--resume", "run.resume", "--seed", "5"}), 1,
+                 {"seed is 5 in this run and 0 in the file"});
+  expect_failure(train({"--resume", "run.resume", "--batch-size", "8"}), 1,
+                 {"batch_size is 8 in this run and 16 in the file"});
+  expect_failure(train({"--resume", "run.resume", "--epochs", "3"}), 1,
+                 {"epochs is 3 in this run and 2 in the file"});
+  expect_failure(train({"--resume", "run.resume", "--data-set", "mnist"}), 1,
+                 {"data_set is mnist in this run and fashion-mnist in the file"});
   EXPECT_EQ(test::read_file(dir_.path("run.resume")), good) << "a refused file must be kept";
   Bytes cut = good;
   cut.resize(good.size() / 2);

@@ -7,6 +7,7 @@
 #include "autograd/grad_mode.h"
 #include "core/launch.h"
 #include "cpu/context.h"
+#include "nn/forward_observer.h"
 #include "nn/optim/sgd.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gpu.h"
@@ -201,12 +202,99 @@ TEST_P(TrainerTest, LossThatIsNotFiniteNamesStepAndLayer) {
   run.net.to(GetParam());
   run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{});
   run.optimizer->set_schedule([](int64_t t) { return t == 4 ? 1e25 : 0.01; }, 16);
-  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of step 5 (epoch 0) is not finite",
+  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
                "the output of 3 (Linear)");
   for (const Tensor& p : run.net.parameters()) {
     for (const double value : p.to_vector<double>()) EXPECT_TRUE(std::isfinite(value));
   }
-  EXPECT_ERROR(run.trainer->synchronize(), kInvalid, "step 5");
+  EXPECT_ERROR(run.trainer->synchronize(), kInvalid, "step 6");
+}
+
+// The step that breaks the parameters is the last: no later loss shows it.
+TEST_P(TrainerTest, LastStepThatDivergesIsNotReported) {
+  for (const int64_t last : {7, 15}) {
+    Session run(GetParam());
+    run.optimizer->set_schedule([=](int64_t t) { return t == last ? 1e39 : 0.01; }, 16);
+    int64_t reports = 0;
+    run.options.on_epoch = [&](const EpochReport&) { ++reports; };
+    EXPECT_ERROR(run.start().run(), kInvalid, "trainer: parameter 0.weight is not finite after",
+                 last == 7 ? "epoch 1, step 8" : "epoch 2, step 8");
+    EXPECT_EQ(reports, last / 8);
+  }
+}
+
+TEST_P(TrainerTest, InterruptedStepThatDivergesIsNotKept) {
+  Session run(GetParam());
+  const std::atomic<bool> stop{true};
+  run.options.stop = &stop;
+  run.optimizer->set_schedule([](int64_t) { return 1e39; }, 16);
+  EXPECT_ERROR(run.start().run(), kInvalid, "is not finite after epoch 1, step 1");
+}
+
+TEST_P(TrainerTest, BufferThatIsNotFiniteIsNamed) {
+  Session run(GetParam());
+  {
+    const NoGradGuard no_grad;
+    for (const NamedTensor& entry : run.net.state_dict()) {
+      if (entry.name == "1.running_var") Tensor(entry.tensor).fill_(HUGE_VAL);
+    }
+  }
+  EXPECT_ERROR(run.start().run(), kInvalid, "buffer 1.running_var is not finite after epoch 1");
+}
+
+TEST_P(TrainerTest, TestLossThatIsNotFiniteNamesTheLayer) {
+  Session run(GetParam());
+  ImageSet bright = toy_set(40, 2);
+  bright.std = {2e-39f};  // pixels up to 2.5e38, whose sums overflow
+  DataLoader held_out(bright, {.batch_size = 8, .device = GetParam()});
+  {
+    const NoGradGuard no_grad;
+    run.net.parameters()[0].fill_(1.0);
+  }
+  run.optimizer->set_lr(0);
+  run.options.on_epoch = [](const EpochReport&) { FAIL() << "must not be reported"; };
+  EXPECT_ERROR(run.start().run(&held_out), kInvalid, "the test loss after epoch 1, step 8",
+               "the output of 0 (Conv2d)");
+  EXPECT_EQ(held_out.position(), LoaderPosition{});
+}
+
+// A stop in the evaluation leaves the epoch unreported; the run that goes on reports it as the
+// unbroken one does.
+TEST_P(TrainerTest, InterruptedEvaluationIsDoneAgain) {
+  DataLoader held_out(toy_set(40, 2), {.batch_size = 8, .drop_last = false, .device = GetParam()});
+  std::vector<EpochReport> want, got;
+  Session unbroken(GetParam());
+  unbroken.options.on_epoch = [&](const EpochReport& r) { want.push_back(r); };
+  unbroken.start().run(&held_out);
+
+  std::atomic<bool> stop{false};
+  int64_t batches = 0;
+  Session first(GetParam());
+  first.options.stop = &stop;
+  first.options.on_epoch = [&](const EpochReport&) { FAIL() << "must not be reported"; };
+  first.start();
+  {
+    const ForwardObserver observer([&](const ForwardEvent& event) {
+      if (!first.net.training() && event.path.empty() && ++batches == 2) stop = true;
+    });
+    EXPECT_EQ(first.trainer->run(&held_out), TrainResult::interrupted);
+  }
+  EXPECT_EQ(batches, 2);
+  EXPECT_TRUE(first.net.training());
+  EXPECT_EQ(first.loader->position(), (LoaderPosition{.epoch = 0, .samples = 64, .drawn = 64}));
+
+  const TrainerState state = first.trainer->state();
+  Session second(GetParam());
+  second.options.on_epoch = [&](const EpochReport& r) { got.push_back(r); };
+  second.start().restore(state);
+  EXPECT_EQ(second.trainer->run(&held_out), TrainResult::finished);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].parameter_hash, want[i].parameter_hash);
+    EXPECT_EQ(got[i].train.loss, want[i].train.loss);
+    EXPECT_EQ(got[i].test->loss, want[i].test->loss);
+    EXPECT_TRUE(std::isfinite(got[i].images_per_second));
+  }
 }
 
 TEST_P(TrainerTest, ParameterThatIsNotFiniteIsNamed) {
@@ -215,7 +303,7 @@ TEST_P(TrainerTest, ParameterThatIsNotFiniteIsNamed) {
     const NoGradGuard no_grad;
     run.net.parameters()[3].fill_(std::nan(""));
   }
-  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of step 0 (epoch 0) is not finite",
+  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 1 is not finite",
                "parameter 6.weight");
 }
 
@@ -266,19 +354,40 @@ TEST(Trainer, RestoreRefusesAnotherRunAndChangesNothing) {
   };
   Session wider(kCpu);
   wider.net = Sequential(Conv2d(1, 5, 3));
-  wider.optimizer = std::make_unique<Sgd>(wider.net.named_parameters(), SgdOptions{});
+  wider.optimizer =
+      std::make_unique<Sgd>(wider.net.named_parameters(),
+                            SgdOptions{.momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
   expect_refused(wider, "model.0.weight is f32[5,1,3,3] in this run and f32[4,1,3,3]");
   Session other_momentum(kCpu);
   other_momentum.optimizer =
       std::make_unique<Sgd>(other_momentum.net.named_parameters(), SgdOptions{.momentum = 0.5});
-  expect_refused(other_momentum, "optimizer is 'sgd: momentum 0.5");
+  expect_refused(other_momentum, "sgd: momentum is 0.5 in this run and 0.9 in the file");
   Session other_seed(kCpu, 2);
-  expect_refused(other_seed, "loader is 'images 64x1x8x8, batch_size 8, shuffle true");
+  expect_refused(other_seed, "seed is 2 in this run and 1 in the file");
+  Session longer(kCpu);
+  longer.options.epochs = 3;
+  expect_refused(longer, "epochs is 3 in this run and 2 in the file");
+  Session other_precision(kCpu);
+  other_precision.options.precision.autocast = DType::bf16;
+  expect_refused(other_precision, "precision is bf16 in this run and f32 in the file");
+  Session other_batch(kCpu);
+  other_batch.loader = std::make_unique<DataLoader>(
+      toy_set(64), LoaderOptions{.batch_size = 16, .seed = 1, .crop_padding = 1});
+  expect_refused(other_batch, "batch_size is 16 in this run and 8 in the file");
+  Session other_labels(kCpu);
+  other_labels.loader = std::make_unique<DataLoader>(
+      toy_set(64, 2), LoaderOptions{.batch_size = 8, .seed = 1, .crop_padding = 1});
+  expect_refused(other_labels, "labels is ");
+  ImageSet named = toy_set(64);
+  named.name = "toys";
+  Session other_set(kCpu);
+  other_set.loader = std::make_unique<DataLoader>(
+      named, LoaderOptions{.batch_size = 8, .seed = 1, .crop_padding = 1});
+  expect_refused(other_set, "data_set is toys in this run and unnamed in the file");
   Session without_momentum(kCpu);
   without_momentum.optimizer =
       std::make_unique<Sgd>(without_momentum.net.named_parameters(), SgdOptions{});
-  expect_refused(without_momentum,
-                 "the saved state has optimizer.momentum_buffer.0.weight, which this run lacks");
+  expect_refused(without_momentum, "sgd: momentum is 0 in this run and 0.9 in the file");
 }
 
 TEST(Trainer, RestoreRefusesAnotherSchedule) {

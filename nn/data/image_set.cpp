@@ -129,6 +129,7 @@ ImageSet empty_set(const SetInfo& info) {
   set.class_names = info.class_names;
   set.mean = info.mean;
   set.std = info.std;
+  set.name = info.name;
   return set;
 }
 

@@ -18,6 +18,7 @@ struct ImageSet {
   std::vector<std::string> class_names;  // [classes]
   // Per channel, of the training pixels scaled to 0..1: batches hold (x / 255 - mean) / std.
   std::vector<float> mean, std;  // [c]
+  std::string name;              // "fashion-mnist"; may be empty
 };
 
 // Each reads the training or the test part of a set from `dir`, under the names that its authors

@@ -7,6 +7,7 @@
 
 #include "core/launch.h"
 #include "core/ops/gather_batch.h"
+#include "nn/io/fingerprint.h"
 
 namespace gradus::nn {
 namespace {
@@ -45,6 +46,12 @@ Tensor pixel_values(const ImageSet& set, DType dtype, Device device) {
   return Tensor::from_vector(values, {set.c, 256}, {.dtype = dtype, .device = device});
 }
 
+std::string hash_of(const std::vector<uint8_t>& labels) {
+  Fingerprint fingerprint;
+  fingerprint.add(std::as_bytes(std::span(labels)));
+  return fingerprint.text();
+}
+
 }  // namespace
 
 std::vector<int32_t> epoch_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch) {
@@ -61,6 +68,7 @@ std::vector<int32_t> epoch_order(int64_t n, bool shuffle, uint64_t seed, int64_t
 DataLoader::DataLoader(ImageSet set, const LoaderOptions& options)
     : set_(std::move(set)), options_(options) {
   check_set(set_, options_);
+  labels_hash_ = hash_of(set_.labels);
   const Device device = options_.device;
   const TensorOptions bytes{.dtype = DType::u8};
   images_ = Tensor::wrap(set_.images.data(), {set_.n, set_.c, set_.h, set_.w}, bytes).to(device);
@@ -92,8 +100,8 @@ void DataLoader::start_epoch(int64_t epoch) {
 void DataLoader::restore(const LoaderPosition& position) {
   check(position.epoch >= 0 && position.drawn >= 0 && position.samples >= 0 &&
             position.samples <= samples_per_epoch(),
-        "data_loader", "cannot stand at sample ", position.samples, " of epoch ", position.epoch,
-        ": an epoch has ", samples_per_epoch(), " samples");
+        "data_loader", "cannot stand at sample ", position.samples, " of epoch ",
+        position.epoch + 1, ": an epoch has ", samples_per_epoch(), " samples");
   position_ = position;
   const auto order = epoch_order(set_.n, options_.shuffle, options_.seed, position.epoch);
   order_.copy_(Tensor::from_vector(order, {set_.n}));
@@ -139,7 +147,8 @@ void DataLoader::advance(int64_t batch_size) {
 }
 
 std::string DataLoader::settings() const {
-  return concat("images ", set_.n, "x", set_.c, "x", set_.h, "x", set_.w, ", batch_size ",
+  return concat("data_set ", set_.name.empty() ? "unnamed" : set_.name, ", images ", set_.n, "x",
+                set_.c, "x", set_.h, "x", set_.w, ", labels ", labels_hash_, ", batch_size ",
                 options_.batch_size, ", shuffle ", options_.shuffle, ", drop_last ",
                 options_.drop_last, ", seed ", options_.seed, ", crop_padding ",
                 options_.crop_padding, ", flip ", options_.flip);

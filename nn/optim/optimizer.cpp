@@ -37,6 +37,16 @@ void check_same_rates(const Tensor& own, const Tensor& saved, std::string_view n
   }
 }
 
+// Kernels index the schedule by the step.
+void check_counters(int64_t step, const std::vector<int64_t>& born, std::string_view name) {
+  check(step >= 0 && step <= int64_t{1} << 62, name, "step must be 0 to 2^62, got ", step,
+        " in the saved state");
+  for (const int64_t b : born) {
+    check(b >= -1 && b <= step, name, "born must be -1 to ", step, ", the steps done, got ", b,
+          " in the saved state");
+  }
+}
+
 }  // namespace
 
 std::vector<NamedTensor> number(std::vector<Tensor> parameters) {
@@ -125,9 +135,14 @@ std::vector<NamedTensor> Optimizer::state() const {
 void Optimizer::check_state(const std::vector<NamedTensor>& source) const {
   const std::vector<NamedTensor> own = state();
   const std::vector<Tensor> values = match_by_name(own, source, name());
+  int64_t step = 0;
+  std::vector<int64_t> born;
   for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i].name == "step") step = values[i].item<int64_t>();
+    if (own[i].name == "born") born = values[i].to_vector<int64_t>();
     if (own[i].name == "schedule") check_same_rates(schedule_, values[i], name());
   }
+  check_counters(step, born, name());
 }
 
 void Optimizer::load_state(const std::vector<NamedTensor>& source) {
