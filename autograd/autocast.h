@@ -22,8 +22,9 @@ class MatmulPrecisionGuard {
   MatmulPrecision before_;
 };
 
-// While alive, conv2d, linear and matmul convert f32 operands to `dtype` (f16 or bf16) first, by a
-// recorded cast. Losses, statistics and parameter gradients stay f32; the rest follow their input.
+// While alive, conv2d, linear and matmul convert f32 operands to `dtype` (f16 or bf16) first; the
+// gradient of a parameter is produced in f32, not cast back. Losses, statistics and parameter
+// gradients stay f32; the rest follow their input.
 class AutocastGuard {
  public:
   explicit AutocastGuard(DType dtype);

@@ -38,8 +38,7 @@ void require_live(const StatePtr& state) {
   if (state->node == nullptr && !state->released_name.empty()) {
     fail(ErrorCode::autograd, state->released_name,
          "backward reached this operation a second time, but its graph was freed; pass "
-         "retain_graph = true "
-         "to the first backward");
+         "retain_graph = true to the first backward (one that failed half-way counts)");
   }
 }
 
@@ -74,8 +73,14 @@ class Pending {
 };
 
 Tensor run_hooks(const GradState& state, Tensor grad) {
-  for (const Tensor::Hook& hook : state.hooks) {
+  for (size_t i = 0; i < state.hooks.size(); ++i) {
+    const Tensor::Hook hook = state.hooks[i];  // it may register another one
+    const uint64_t version = grad.storage()->version();
     Tensor replaced = hook(grad);
+    if (grad.storage()->version() != version) {
+      fail(ErrorCode::autograd, "hook", "a hook wrote to the gradient ", grad,
+           " in place, which other gradients may share; return a new tensor");
+    }
     if (!replaced.defined()) continue;
     check(replaced.shape() == state.shape && replaced.dtype() == state.dtype &&
               replaced.device() == grad.device(),

@@ -1,6 +1,8 @@
 // Tensor's gradient state and in-place writes: declared in core/tensor.h, defined here.
 #include <utility>
 
+#include <algorithm>
+
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/arithmetic.h"
@@ -91,7 +93,7 @@ void Tensor::set_grad(const Tensor& grad) {
   check(!grad.defined() ||
             (grad.shape() == shape() && grad.dtype() == dtype() && grad.device() == device()),
         "set_grad", "the gradient of ", *this, " must be like it, got ", grad);
-  state_of(*this).grad = grad;
+  state_of(*this).grad = grad.defined() ? grad.detach() : grad;  // with its history: a cycle
 }
 
 void Tensor::zero_grad() {
@@ -112,7 +114,11 @@ Tensor& Tensor::zero_() { return fill_(0.0); }
 
 Tensor& Tensor::fill_(double value) {
   require_writable(*this, "fill_");
-  launch(Fill{.y = raw(), .value = value});
+  AnyView y = raw();
+  for (int axis = 0; axis < rank(); ++axis) {  // a repeated element is written once
+    if (y.strides[axis] == 0) y.shape[axis] = std::min<int64_t>(y.shape[axis], 1);
+  }
+  launch(Fill{.y = y, .value = value});
   storage()->bump_version();
   return *this;
 }

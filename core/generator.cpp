@@ -58,9 +58,12 @@ void Generator::set_state(const State& state) {
 
 Generator& default_generator(Device device) {
   DefaultGenerators& all = default_generators();
-  auto& generator = all.by_device[{device.type, device.index}];
-  if (generator == nullptr) generator = std::make_unique<Generator>(device, all.seeding.seed);
-  return *generator;
+  const std::pair key{device.type, device.index};
+  const auto found = all.by_device.find(key);
+  if (found != all.by_device.end()) return *found->second;
+  // Made first: where this throws, nothing is left behind.
+  auto generator = std::make_unique<Generator>(device, all.seeding.seed);
+  return *all.by_device.emplace(key, std::move(generator)).first->second;
 }
 
 void manual_seed(uint64_t seed) {

@@ -97,13 +97,16 @@ Tensor Tensor::as_strided(const Shape& shape, const Strides& strides, int64_t of
   check(shape.rank() == strides.rank() && checked_numel(shape, "as_strided") >= 0, "as_strided",
         "expected a stride for each extent, got ", shape, " and ", strides);
   int64_t last = offset;
+  bool overflow = false;
   for (int i = 0; i < shape.rank(); ++i) {
     check(strides[i] >= 0, "as_strided", "strides must not be negative, got ", strides);
-    last += (shape[i] - 1) * strides[i];
+    int64_t step = 0;
+    overflow = overflow || __builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
+               __builtin_add_overflow(last, step, &last);
   }
   const int64_t capacity = static_cast<int64_t>(storage()->bytes()) / size_of(dtype());
-  check(shape.numel() == 0 || (offset >= 0 && last < capacity), "as_strided", "shape ", shape,
-        " with strides ", strides, " and offset ", offset, " reaches outside a storage of ",
+  check(shape.numel() == 0 || (offset >= 0 && !overflow && last < capacity), "as_strided", "shape ",
+        shape, " with strides ", strides, " and offset ", offset, " reaches outside a storage of ",
         capacity, " elements");
   auto view = std::make_shared<Impl>();
   view->storage = storage();

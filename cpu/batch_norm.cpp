@@ -155,8 +155,9 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
     for (int64_t n = 0; n < g.n && args.dx; ++n) {  // 3 write
       const int64_t at = (n * g.c + c) * g.s;
       for_each_lanes<A>(g.s, [&](int64_t i, auto lanes, int) {
-        const Lanes<A> centred = load(x + at + i, lanes) - t.mean;
-        store(dx + at + i, t.scale * (load(dy + at + i, lanes) - t.m1 - centred * t.m2r), lanes);
+        Lanes<A> terms = load(dy + at + i, lanes);
+        if (args.training) terms -= t.m1 + (load(x + at + i, lanes) - t.mean) * t.m2r;
+        store(dx + at + i, t.scale * terms, lanes);
       });
     }
   });
@@ -282,10 +283,12 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
     for (int64_t row = begin; row < end; ++row) {
       for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
         const int64_t at = row * g.c + c;
-        const Lanes<A> centred = load(x + at, lanes) - channels(mean, c, lanes);
-        const Lanes<A> direct = load(dy + at, lanes) - channels(m1, c, lanes);
-        store(dx + at, channels(scale, c, lanes) * (direct - centred * channels(m2r, c, lanes)),
-              lanes);
+        Lanes<A> terms = load(dy + at, lanes);
+        if (args.training) {
+          const Lanes<A> centred = load(x + at, lanes) - channels(mean, c, lanes);
+          terms -= channels(m1, c, lanes) + centred * channels(m2r, c, lanes);
+        }
+        store(dx + at, channels(scale, c, lanes) * terms, lanes);
       });
     }
   });

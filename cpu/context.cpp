@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,10 +57,15 @@ Isa default_isa() {
 
 int default_threads() {
   const char* text = std::getenv("GRADUS_THREADS");
-  const int count = text ? std::atoi(text) : static_cast<int>(std::thread::hardware_concurrency());
-  check(text == nullptr || (count >= 1 && count <= 256), "GRADUS_THREADS",
-        "expected 1 to 256, got '", text ? text : "", "'");
-  return count < 1 ? 1 : count;
+  if (text == nullptr) {
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 256);
+  }
+  const std::string_view digits = text;
+  int count = 0;
+  const auto parsed = std::from_chars(digits.begin(), digits.end(), count);
+  check(parsed.ec == std::errc() && parsed.ptr == digits.end() && count >= 1 && count <= 256,
+        "GRADUS_THREADS", "expected 1 to 256, got '", digits, "'");
+  return count;
 }
 
 class HostAllocator final : public Allocator {
@@ -113,17 +120,17 @@ std::shared_ptr<Allocator> host_allocator() {
 class Cpu::Team {
  public:
   explicit Team(int size) {
-    for (int i = 1; i < size; ++i) threads_.emplace_back([this] { serve(); });
+    try {
+      for (int i = 1; i < size; ++i) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& error) {
+      const size_t started = threads_.size() + 1;
+      stop();
+      fail(ErrorCode::internal, "cpu", "the system gives ", started, " of ", size,
+           " threads: ", error.what());
+    }
   }
 
-  ~Team() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Team() { stop(); }
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
@@ -148,6 +155,16 @@ class Cpu::Team {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
   void serve() {
     uint64_t seen = 0;
     for (;;) {

@@ -111,12 +111,15 @@ void CudaAllocator::wait_for_event(Block& block) {
 }
 
 bool CudaAllocator::record_event(Block& block, CUstream_st* stream) noexcept {
-  if (cudaEventCreateWithFlags(&block.event, cudaEventDisableTiming) == cudaSuccess &&
-      cudaEventRecord(block.event, stream) == cudaSuccess) {
-    return true;
-  }
-  (void)cudaGetLastError();
-  return false;
+  int current = device_;
+  cudaGetDevice(&current);
+  cudaSetDevice(device_);  // an event belongs to the device it is created on
+  const bool recorded =
+      cudaEventCreateWithFlags(&block.event, cudaEventDisableTiming) == cudaSuccess &&
+      cudaEventRecord(block.event, stream) == cudaSuccess;
+  cudaSetDevice(current);
+  if (!recorded) (void)cudaGetLastError();
+  return recorded;
 }
 
 void CudaAllocator::deallocate(void* data, size_t) noexcept {
@@ -222,6 +225,10 @@ void CudaAllocator::free_arena(int arena) noexcept {
       block->arena = 0;
       block->next = std::exchange(free_[size_class], block);
     }
+  }
+  // Blocks that tensors still hold become ordinary ones too: a later capture may free them.
+  for (auto& [data, block] : blocks_) {
+    if (block.arena == arena) block.arena = 0;
   }
   arenas_.erase(found);
   if (arena_ == arena) arena_ = 0;

@@ -136,21 +136,16 @@ Cuda::Cuda(int index) : index_(index), info_(device_info(index)) {
   cuda_check(cudaSetDevice(index), "cuda");
   fault_ = make_fault();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cuda");
-  const cudaError_t status = cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking);
-  if (status != cudaSuccess) cudaStreamDestroy(stream_);
-  cuda_check(status, "cuda");
   caching_allocator_ = std::make_shared<CudaAllocator>(index, stream_);
   allocator_ = caching_allocator_;
 }
 
 Cuda::~Cuda() {
   cudaStreamSynchronize(stream_);
-  cudaStreamSynchronize(copy_stream_);
   workspace_.reset();
   allocator_.reset();
   caching_allocator_->close();
   if (blas_ != nullptr) cublasLtDestroy(blas_);
-  cudaStreamDestroy(copy_stream_);
   cudaStreamDestroy(stream_);
 }
 

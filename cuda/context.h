@@ -47,9 +47,8 @@ class Cuda {
 
   int index() const { return index_; }
   const CudaDeviceInfo& info() const { return info_; }
-  CUstream_st* stream() const { return stream_; }            // all kernels
-  CUstream_st* copy_stream() const { return copy_stream_; }  // host-device copies beside them
-  cublasLtContext* blas();                                   // created on first use
+  CUstream_st* stream() const { return stream_; }  // all kernels and copies
+  cublasLtContext* blas();                         // created on first use
 
   // Scratch memory for the launch being made; valid until the next call, stream-ordered.
   void* workspace(size_t bytes);
@@ -78,7 +77,6 @@ class Cuda {
   int index_;
   CudaDeviceInfo info_;
   CUstream_st* stream_ = nullptr;
-  CUstream_st* copy_stream_ = nullptr;
   cublasLtContext* blas_ = nullptr;
   std::shared_ptr<CudaAllocator> caching_allocator_;
   std::shared_ptr<Allocator> allocator_;

@@ -4,6 +4,7 @@
 //   graph.capture([&] { step(); });  // records; runs nothing
 //   for (...) graph.replay();
 //
+// A replay changes tensors without raising their versions: do not run a backward across one.
 // Memory that the step allocates comes from an arena of the graph's own and stays reserved for it,
 // so that replays find it unchanged; tensors of outside that the step uses must outlive the graph.
 // Whatever changes from step to step must be read by the kernels from device memory.

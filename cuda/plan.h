@@ -1,5 +1,6 @@
 // Launch choices as pure host functions, so that a machine without a GPU can test them. Whatever
-// decides the order of a sum (chunks) depends on the shape only, never on the card.
+// decides the order of a sum (chunks) depends on the shape and the alignment only, never on the
+// card.
 #pragma once
 
 #include <algorithm>

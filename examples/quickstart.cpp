@@ -23,10 +23,10 @@ int main(int argc, char** argv) try {
   const int64_t epochs = argc > 3 ? std::atoi(argv[3]) : 2;
 
   manual_seed(1);
-  nn::Sequential net(nn::Conv2d(1, 16, 3, {.padding = {1, 1}}, false), nn::BatchNorm2d(16),
-                     nn::ReLU(), nn::MaxPool2d(2),
-                     nn::Conv2d(16, 32, 3, {.padding = {1, 1}}, false), nn::BatchNorm2d(32),
-                     nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(32 * 7 * 7, 10));
+  nn::Sequential net(nn::Conv2d(1, 16, 3, {.padding = 1}, false), nn::BatchNorm2d(16), nn::ReLU(),
+                     nn::MaxPool2d(2), nn::Conv2d(16, 32, 3, {.padding = 1}, false),
+                     nn::BatchNorm2d(32), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+                     nn::Linear(32 * 7 * 7, 10));
   net.to(device);
 
   nn::DataLoader train(nn::load_fashion_mnist(dir, true), {.batch_size = 128, .device = device});

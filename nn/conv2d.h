@@ -11,9 +11,6 @@ class Conv2d final : public Module {
  public:
   Conv2d(int64_t in_channels, int64_t out_channels, Pair kernel_size,
          const Conv2dOptions& options = {}, bool bias = true);
-  Conv2d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,
-         const Conv2dOptions& options = {}, bool bias = true)
-      : Conv2d(in_channels, out_channels, Pair{kernel_size, kernel_size}, options, bias) {}
 
   std::string_view kind() const override { return "Conv2d"; }
   Tensor forward(const Tensor& x) override { return conv2d(x, weight, bias, options); }

@@ -12,14 +12,13 @@ namespace gradus::nn {
 class MaxPool2d final : public Module {
  public:
   // Without a stride the windows touch: stride = kernel_size.
-  explicit MaxPool2d(Pair kernel_size, std::optional<Pair> stride = std::nullopt,
-                     Pair padding = {0, 0}, Pair dilation = {1, 1}, bool ceil_mode = false)
+  explicit MaxPool2d(Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0,
+                     Pair dilation = 1, bool ceil_mode = false)
       : window{.kernel = kernel_size,
                .stride = stride.value_or(kernel_size),
                .padding = padding,
                .dilation = dilation},
         ceil_mode(ceil_mode) {}
-  explicit MaxPool2d(int64_t kernel_size) : MaxPool2d(Pair{kernel_size, kernel_size}) {}
 
   std::string_view kind() const override { return "MaxPool2d"; }
   Tensor forward(const Tensor& x) override;

@@ -61,6 +61,13 @@ TEST_P(Arithmetic, ComputesWithNumbers) {
 TEST_P(Arithmetic, DividesByANumberWithOneRounding) {
   const Tensor x = f64({5, 7, 11}, {3}).to(DType::f32);
   EXPECT_EQ((x / 3).to_vector<float>(), (std::vector<float>{5.f / 3.f, 7.f / 3.f, 11.f / 3.f}));
+  // In 16 bits the number keeps its digits (1003 is no bf16) and its range (70000 is no f16).
+  const Tensor half = f64({60000}, {1}).to(DType::f16),
+               brain = f64({1003 * 8}, {1}).to(DType::bf16);
+  EXPECT_EQ((half / 70000).item<double>(), static_cast<float>(Half(60000.0 / 70000.0)));
+  EXPECT_EQ((brain / 1003).item<double>(),
+            static_cast<float>(BFloat16(brain.item<double>() / 1003)));
+  EXPECT_EQ((70000 / half).item<double>(), static_cast<float>(Half(70000.0 / half.item<double>())));
 }
 
 TEST_P(Arithmetic, RoundsSixteenBitResultsOnce) {

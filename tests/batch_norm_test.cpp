@@ -151,6 +151,14 @@ TEST_P(BatchNorm, EvaluationReadsNoStatisticsOfTraining) {
   }
 }
 
+TEST_P(BatchNorm, EvaluationGradientDoesNotReadX) {
+  Tensor x = tensor({1, INFINITY, 3, 4}, {4, 1}).set_requires_grad(true);
+  const BatchNormState state{tensor({0}, {1}), tensor({4}, {1}), {}};
+  batch_norm(x, {}, {}, state, {.training = false, .eps = 0})
+      .backward(tensor({2, 4, 6, 8}, {4, 1}));
+  expect_near(x.grad(), {1, 2, 3, 4}, 0);
+}
+
 TEST_P(BatchNorm, BackwardUsesTheStatisticsOfItsForward) {
   // A later training step moves the running statistics; the evaluation gradient must not see that.
   const BatchNormState state = fresh_state(1);

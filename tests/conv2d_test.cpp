@@ -92,9 +92,9 @@ TEST_P(Conv2d, AgreesWithPyTorch) {
       const Tensor x = input("x"), w = input("w"), b = input("b");
       const ref::Json& args = json.at("args");
       const Tensor y = conv2d(x, w, b,
-                              {.stride = args.at("stride").get<Pair>(),
-                               .padding = args.at("padding").get<Pair>(),
-                               .dilation = args.at("dilation").get<Pair>(),
+                              {.stride = ref::golden_pair(args, "stride"),
+                               .padding = ref::golden_pair(args, "padding"),
+                               .dilation = ref::golden_pair(args, "dilation"),
                                .groups = args.at("groups").get<int64_t>()});
       EXPECT_TRUE(y.is_contiguous(format));
       const auto expect = [&](const Tensor& got, const ref::Json& group, const char* key) {

@@ -62,6 +62,27 @@ TEST_F(CudaGraphTest, TensorsOfTheStepAreNotSharedWithEagerWork) {
   for (const Tensor& tensor : eager) EXPECT_EQ(tensor.to_vector<float>(), filled(99.0f));
 }
 
+TEST_F(CudaGraphTest, ATensorThatOutlivesItsGraphIsOrdinaryMemory) {
+  Tensor held, y = Tensor::empty({kCount}, kOnGpu);
+  {
+    CudaGraph first(cuda());
+    first.capture([&] { held = Tensor::full({kCount}, 5.0, kOnGpu); });
+    first.replay();
+  }
+  // The second step reads the tensor and drops it: its memory is now the second graph's alone.
+  CudaGraph second(cuda());
+  second.capture([&] {
+    const Tensor wide = held.to(DType::f64);
+    held = Tensor();
+    launch(Copy{.x = Tensor::full({kCount}, 7.0, kOnGpu).raw(), .y = y.raw()});
+  });
+  std::vector<Tensor> eager;
+  for (int i = 0; i < 10; ++i) eager.push_back(Tensor::full({kCount}, 99.0, kOnGpu));
+  second.replay();
+  EXPECT_EQ(y.to_vector<float>(), filled(7.0f));
+  for (const Tensor& tensor : eager) EXPECT_EQ(tensor.to_vector<float>(), filled(99.0f));
+}
+
 TEST_F(CudaGraphTest, TheCaptureReusesMemoryOfTheWarmUpAndGivesItBack) {
   CudaAllocator& allocator = cuda().caching_allocator();
   allocator.empty_cache();

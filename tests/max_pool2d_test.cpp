@@ -54,8 +54,8 @@ TEST_P(MaxPool2d, AgreesWithPyTorch) {
       const ref::Json& args = json.at("args");
       const ref::Array x_array = ref::golden_array(json.at("inputs").at("x"));
       const Tensor x = tensor(x_array.shape, x_array.data, DType::f64, format);
-      const Window window{args.at("kernel").get<Pair>(), args.at("stride").get<Pair>(),
-                          args.at("padding").get<Pair>(), args.at("dilation").get<Pair>()};
+      const Window window{ref::golden_pair(args, "kernel"), ref::golden_pair(args, "stride"),
+                          ref::golden_pair(args, "padding"), ref::golden_pair(args, "dilation")};
       const Tensor y = max_pool2d(x, window, args.at("ceil_mode").get<bool>());
       const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
       ASSERT_EQ(y.shape(), want.shape);

@@ -41,6 +41,14 @@ Tensor ramp(const Shape& shape) {
 }
 
 // As torch.nn.Sequential(Conv2d, BatchNorm2d, MaxPool2d, Flatten).state_dict() prints them.
+TEST(Layers, OneNumberStandsForBothAxes) {
+  const Tensor x = Tensor::ones({1, 3, 8, 8});
+  EXPECT_EQ(to_string(Conv2d(3, 4, 3, {.padding = 1})(x).shape()), "[1,4,8,8]");
+  EXPECT_EQ(to_string(Conv2d(3, 4, 3, {.stride = 2, .padding = {1}})(x).shape()), "[1,4,4,4]");
+  EXPECT_EQ(to_string(Conv2d(3, 4, {3, 1}, {.padding = {1, 0}})(x).shape()), "[1,4,8,8]");
+  EXPECT_EQ(to_string(MaxPool2d(3, 2)(x).shape()), "[1,3,3,3]");
+}
+
 TEST(Module, NamesAreThoseOfPyTorch) {
   Sequential net = small_net();
   EXPECT_EQ(names(net.state_dict()),

@@ -180,8 +180,26 @@ TEST(Random, UniformBetweenBounds) {
   }
   EXPECT_GE(lowest, -3);
   EXPECT_LT(lowest, -2.99);
-  EXPECT_LE(highest, 5);
+  EXPECT_LT(highest, 5);
   EXPECT_GT(highest, 4.99);
+}
+
+TEST(Random, UniformStaysBelowItsUpperBoundInEveryDtype) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const auto& [low, high] : {std::pair{1.0, 2.0}, {-1.0, 0.0}, {0.3, 0.7}, {-3.0, -2.0}}) {
+      Generator generator(kCpu, 3);
+      const Tensor x = rand({200000}, {.dtype = dtype}, &generator, low, high);
+      for (const double v : x.to_vector<double>()) ASSERT_LT(v, high) << to_string(dtype);
+    }
+    Generator generator(kCpu, 3);
+    EXPECT_EQ(rand({1}, {.dtype = dtype}, &generator, 2.0, 2.0).item<double>(), 2.0);
+  }
+}
+
+TEST(Random, AGeneratorThatCannotBeMadeLeavesNothingBehind) {
+  if (has_gpu()) GTEST_SKIP() << "needs a machine without a GPU";
+  EXPECT_THROW(rand({2}, {.device = kCuda}), Error);
+  manual_seed(1);
 }
 
 TEST(Random, NormalHasItsMomentsAndTails) {

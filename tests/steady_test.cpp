@@ -46,9 +46,9 @@ void train_and_watch(Device device, bool capture) {
   const AllocatorStats after = stats_of(device);
   EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
   EXPECT_EQ(after.blocks_in_use, before.blocks_in_use);
-  EXPECT_EQ(after.peak_bytes_in_use, before.peak_bytes_in_use);
   EXPECT_EQ(after.bytes_held, before.bytes_held);
-  if (device == kCuda) {
+  if (device == kCuda) {  // on the CPU the peak depends on the threads' timing
+    EXPECT_EQ(after.peak_bytes_in_use, before.peak_bytes_in_use);
     EXPECT_EQ(after.system_allocations, before.system_allocations);
   }
   EXPECT_LE(resident_bytes() - resident, int64_t{4} << 20);

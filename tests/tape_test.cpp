@@ -177,6 +177,34 @@ TEST(Hooks, SeeAndReplaceFinishedGradients) {
   EXPECT_EQ(kept.to_vector<double>(), (Values{5, 9})) << "a kept gradient is not written to";
 }
 
+TEST(Hooks, WritingInPlaceIsRefused) {
+  const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
+  b.register_hook([](const Tensor& grad) {
+    Tensor shared = grad;
+    shared.mul_(10);
+    return Tensor();
+  });
+  EXPECT_ERROR(sum((a + b) * f64({5, 6}, {2})).backward(), kAutograd,
+               "hook: a hook wrote to the gradient");
+}
+
+TEST(Hooks, MayRegisterFurtherHooks) {
+  const Tensor x = leaf({1, 2}, {2});
+  x.register_hook([&](const Tensor&) {
+    x.register_hook([](const Tensor& grad) { return grad * 3.0; });
+    return Tensor();
+  });
+  sum(x).backward();
+  EXPECT_EQ(grad_of(x), (Values{3, 3}));
+}
+
+TEST(Tape, AGradientThatIsSetCarriesNoHistory) {
+  Tensor p = leaf({1, 2}, {2});
+  p.set_grad(p * 2.0);
+  EXPECT_EQ(grad_of(p), (Values{2, 4}));
+  EXPECT_FALSE(p.grad().requires_grad());
+}
+
 TEST(Hooks, Refusals) {
   const Tensor x = leaf({1, 2}, {2});
   x.register_hook([](const Tensor&) { return f64({1}, {1}); });

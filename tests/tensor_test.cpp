@@ -180,6 +180,8 @@ TEST(Tensor, ViewsStayInsideTheirStorage) {
   EXPECT_ERROR(x.as_strided({2}, {1}, -1), kInvalid, "reaches outside");
   EXPECT_ERROR(x.as_strided({2}, {-1}, 5), kInvalid, "strides must not be negative");
   EXPECT_ERROR(x.as_strided({2}, {1, 1}, 0), kInvalid, "a stride for each extent");
+  EXPECT_ERROR(x.as_strided({5, 2}, {int64_t{1} << 62, 1}, 0), kInvalid, "reaches outside");
+  EXPECT_EQ(x.slice(0, 2, 6, INT64_MAX).to_vector<double>(), std::vector<double>{1});
 }
 
 TEST(Tensor, WrapsMemoryOfSomebodyElse) {

@@ -148,12 +148,15 @@ Tensor affine(const Tensor& x, double scale, double shift) {
   return y;
 }
 
-// By a tensor of one element, so that the quotient is rounded once.
+// By a tensor of one element, so that the quotient is rounded once; 16-bit tensors divide in f32,
+// where the scalar keeps its digits and its range.
 Tensor operator/(const Tensor& x, double value) {
+  if (is_half(x.dtype())) return (x.to(DType::f32) / value).to(x.dtype());
   return div(x, Tensor::full({}, value, {.dtype = x.dtype(), .device = x.device()}));
 }
 
 Tensor operator/(double value, const Tensor& x) {
+  if (is_half(x.dtype())) return (value / x.to(DType::f32)).to(x.dtype());
   return div(Tensor::full({}, value, {.dtype = x.dtype(), .device = x.device()}), x);
 }
 

@@ -7,10 +7,10 @@
 namespace gradus {
 
 struct Conv2dOptions {
-  Pair stride{1, 1};
-  Pair padding{0, 0};   // zeros on both sides of h and of w; may exceed the kernel
-  Pair dilation{1, 1};  // distance between neighbouring kernel elements
-  int64_t groups = 1;   // groups = c is a depthwise convolution
+  Pair stride = 1;
+  Pair padding = 0;    // zeros on both sides of h and of w; may exceed the kernel
+  Pair dilation = 1;   // distance between neighbouring kernel elements
+  int64_t groups = 1;  // groups = c is a depthwise convolution
 };
 
 // y[n,k,p,q] = bias[k] + Σ x · w over the window at (p, q). Formula: core/ops/conv2d.h.

@@ -44,7 +44,8 @@ Tensor Tensor::clone() const { return copied(*this, options()); }
 
 Tensor Tensor::to(DType dtype) const {
   if (dtype == this->dtype()) return *this;
-  check(!requires_grad() || is_floating(dtype), "to", "a gradient cannot pass through ", dtype);
+  check(!grad_enabled() || !requires_grad() || is_floating(dtype), "to",
+        "a gradient cannot pass through ", dtype);
   TensorOptions options = this->options();
   options.dtype = dtype;
   return copied(*this, options);

@@ -158,8 +158,8 @@ Tensor Tensor::slice(int axis, int64_t start, int64_t stop, int64_t step) const 
   stop = std::clamp(stop, start, extent);
   Shape shape = this->shape();
   Strides strides = this->strides();
-  shape[d] = (stop - start + step - 1) / step;
-  strides[d] *= step;
+  shape[d] = start == stop ? 0 : (stop - start - 1) / step + 1;
+  if (shape[d] > 1) strides[d] *= step;
   const int64_t first = shape.numel() == 0 ? offset() : offset() + start * this->strides()[d];
   Tensor y = as_strided(shape, strides, first);
   if (auto node = make_node<SliceNode>(*this)) {

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include "core/backend.h"
 #include "core/box_muller.h"
@@ -57,11 +59,30 @@ GRADUS_HD uint32_t probability_steps(double p) {
 
 // Each draw turns one block into kPerBlock elements.
 
-// u has as many bits as the significand of T, so that it stays below 1.
+// The largest T below `high`.
+template <class T>
+T largest_below(double high) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
+                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
+  const T nearest = convert_to<T>(high);
+  if (static_cast<double>(nearest) < high) return nearest;
+  Bits bits;
+  std::memcpy(&bits, &nearest, sizeof bits);
+  bits = bits == 0 ? Bits(sign + 1) : Bits((bits & sign) != 0 ? bits + 1 : bits - 1);
+  T below;
+  std::memcpy(static_cast<void*>(&below), &bits, sizeof bits);
+  return below;
+}
+
+// u has as many bits as the significand of T, so that it stays below 1; where low + width·u rounds
+// up to high all the same, the largest value below it is taken.
 template <class T>
 struct UniformDraw {
   static constexpr int kPerBlock = sizeof(T) == 8 ? 2 : 4;
   acc_t<T> low, width;
+  double high;
+  T largest;
 
   GRADUS_HD void operator()(const Philox4& block, T (&y)[kPerBlock]) const {
     for (int j = 0; j < kPerBlock; ++j) {
@@ -75,6 +96,7 @@ struct UniformDraw {
         u = static_cast<float>(block.words[j] >> (32 - bits)) / static_cast<float>(1 << bits);
       }
       y[j] = static_cast<T>(fused(width, u, low));
+      if (!(static_cast<double>(y[j]) < high)) y[j] = largest;
     }
   }
 };
@@ -129,7 +151,9 @@ void visit_draw(const Random& args, F&& f) {
       return visit(Floating{}, args.y.dtype, [&](auto type) {
         using T = typename decltype(type)::type;
         using A = acc_t<T>;
-        f(type, UniformDraw<T>{static_cast<A>(args.a), static_cast<A>(args.b - args.a)});
+        f(type, UniformDraw<T>{static_cast<A>(args.a), static_cast<A>(args.b - args.a),
+                               args.b > args.a ? args.b : std::numeric_limits<double>::infinity(),
+                               largest_below<T>(args.b)});
       });
     case Random::Kind::normal:
       return visit(Floating{}, args.y.dtype, [&](auto type) {

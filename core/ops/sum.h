@@ -8,8 +8,9 @@ namespace gradus {
 // y[j] = scale · Σ x[i] over the elements i that reduce to j; scale = 1/m gives the mean.
 // backward: dx[i] = scale · dy[j], a stride-0 view of dy where scale is 1.
 //
-// An empty set gives 0 · scale. The order of addition depends on the shape and the strides only,
-// and no running sum is longer than a few hundred additions. The scale is applied in f64.
+// An empty set gives 0 · scale. The order of addition depends on the shape, the strides and the
+// alignment of x only, and no running sum is longer than a few hundred additions. The scale is
+// applied in f64.
 struct Sum {
   static constexpr std::string_view name = "sum";
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};

@@ -1,21 +1,28 @@
 // Sliding windows over the two spatial axes: what convolution and pooling share.
 #pragma once
 
-#include <array>
-
 #include "core/error.h"
 #include "core/host_device.h"
 #include "core/shape.h"
 
 namespace gradus {
 
-using Pair = std::array<int64_t, 2>;  // (h, w), in this order everywhere
+// (h, w), in this order everywhere; one number stands for both, as in PyTorch.
+struct Pair {
+  int64_t values[2];
+
+  constexpr Pair(int64_t both) : values{both, both} {}  // implicit: {.padding = 1}
+  constexpr Pair(int64_t h, int64_t w) : values{h, w} {}
+  constexpr int64_t operator[](size_t i) const { return values[i]; }
+  constexpr int64_t& operator[](size_t i) { return values[i]; }
+  friend constexpr bool operator==(const Pair&, const Pair&) = default;
+};
 
 struct Window {
-  Pair kernel{1, 1};  // r, s
-  Pair stride{1, 1};
-  Pair padding{0, 0};   // zeros (conv) or -inf (max) on both sides
-  Pair dilation{1, 1};  // distance between neighbouring kernel elements
+  Pair kernel = 1;  // r, s
+  Pair stride = 1;
+  Pair padding = 0;   // zeros (conv) or -inf (max) on both sides
+  Pair dilation = 1;  // distance between neighbouring kernel elements
 
   // Extent that the dilated kernel covers along axis 0 (h) or 1 (w).
   int64_t span(int axis) const {

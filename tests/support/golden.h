@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ops/window.h"
 #include "tests/support/reference_array.h"
 
 #ifndef GRADUS_GOLDEN_DIR
@@ -32,6 +33,12 @@ inline Array golden_array(const Json& json) {
 // The tensor of that name, or an absent Array.
 inline Array golden_array(const Json& group, const std::string& name) {
   return group.contains(name) ? golden_array(group.at(name)) : Array{};
+}
+
+// The two numbers of that name, (h, w).
+inline Pair golden_pair(const Json& group, const std::string& name) {
+  const auto values = group.at(name).get<std::vector<int64_t>>();
+  return {values.at(0), values.at(1)};
 }
 
 }  // namespace gradus::ref
