@@ -74,8 +74,9 @@ class HostAllocator final : public Allocator {
     void* data = ::operator new(bytes, std::align_val_t(256), std::nothrow);
     const std::lock_guard lock(mutex_);
     if (data == nullptr) {
-      fail(ErrorCode::out_of_memory, "cpu", "asked for ", bytes, " bytes, holding ",
-           stats_.bytes_held, ", and ", sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
+      fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes,
+           " bytes on cpu, holding ", stats_.bytes_held, ", and ",
+           sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
            sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " are free");
     }
     stats_.bytes_in_use += static_cast<int64_t>(bytes);

@@ -170,9 +170,9 @@ void* CudaAllocator::system_allocate(int size_class, size_t requested) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cuda");
   const AllocatorStats now = stats();
-  fail(ErrorCode::out_of_memory, concat("cuda:", device_), "asked for ", requested,
-       " bytes, holding ", now.bytes_held, " (", now.bytes_in_use, " in use), and ", free, " of ",
-       total, " are free");
+  fail(ErrorCode::out_of_memory, "out of memory", "asked for ", requested,
+       " bytes on cuda:", device_, ", holding ", now.bytes_held, " (", now.bytes_in_use,
+       " in use), and ", free, " of ", total, " are free");
 }
 
 void CudaAllocator::empty_caches_of(int device) {

@@ -71,7 +71,7 @@ Tensor Module::operator()(const Tensor& x) {
   try {
     y = forward(x);
   } catch (const Error& error) {
-    if (name_.empty()) throw;
+    if (name_.empty() || error.code() == ErrorCode::out_of_memory) throw;
     throw Error(error.code(), concat(name_, ".", error.what()));
   }
   if (const ForwardObserver* observer = ForwardObserver::current()) {

@@ -85,8 +85,8 @@ TEST_F(CudaAllocatorTest, OutOfMemoryNamesBytesAskedHeldAndFree) {
   CudaAllocator& allocator = cuda().caching_allocator();
   const Tensor x = Tensor::full({1024}, 5.0, kOnGpu);
   EXPECT_ERROR(allocator.allocate(size_t(1) << 45), ErrorCode::out_of_memory,
-               "cuda:0: asked for 35184372088832 bytes, holding ", " in use), and ", " of ",
-               " are free");
+               "out of memory: asked for 35184372088832 bytes on cuda:0, holding ",
+               " in use), and ", " of ", " are free");
   EXPECT_ERROR(Tensor::empty({int64_t(1) << 60}, kOnGpu), ErrorCode::out_of_memory,
                "asked for 4611686018427387904 bytes");
   // The next launch is not blamed, and nothing was lost.

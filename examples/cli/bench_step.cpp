@@ -62,7 +62,6 @@ double median(std::vector<double> values) {
 }
 
 int bench_step(const BenchOptions& o) {
-  check(o.batch_size >= 1, "bench", "batch size must be positive, got ", o.batch_size);
   const Device device = open_device(o);
   const nn::Precision precision = precision_of(o, device);
   nn::DataLoader loader(random_images(o.batch_size, o.seed),
@@ -84,10 +83,12 @@ int bench_step(const BenchOptions& o) {
                                         {"ms_per_step", ms},
                                         {"images_per_second", images_per_second}};
     fmt::print("{}\n", result.dump(2));
+    finish_output();
     return 0;
   }
   fmt::print("{}, {}, batch {}, {}: {:.3f} ms per step, {} images per second\n", describe(device),
              o.model, o.batch_size, o.precision, ms, count_text(std::lround(images_per_second)));
+  finish_output();
   return 0;
 }
 
@@ -99,6 +100,7 @@ void add_bench(CLI::App& app, Action& action) {
       bench->add_subcommand("step", "Time one training step (median), data already on the device");
   const auto options = std::make_shared<BenchOptions>();
   add_run_options(*command, *options);
+  command->get_option("--batch-size")->check(CLI::Range(1, 60000).description(""));
   command->add_option("--repeats", options->repeats, "Measurements")
       ->type_name("N")
       ->check(CLI::Range(1, 100000).description(""))

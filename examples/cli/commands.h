@@ -13,6 +13,9 @@ void add_train(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 
+// Writes out what was printed; throws io when standard output does not take it.
+void finish_output();
+
 // Exit statuses beside 0.
 inline constexpr int kFailed = 1;    // an error: its text has been printed
 inline constexpr int kBadUsage = 2;  // the command line; and 130 after Ctrl-C

@@ -150,6 +150,7 @@ void add_info(CLI::App& app, Action& action) {
     action = [as_json] {
       const Json info = info_json();
       *as_json ? fmt::print("{}\n", info.dump(2)) : print_text(info);
+      finish_output();
       return 0;
     };
   });

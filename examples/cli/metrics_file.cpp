@@ -1,14 +1,51 @@
 #include "examples/cli/metrics_file.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "nn/io/atomic_file.h"
 
 namespace gradus::cli {
+namespace {
 
-MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
+int64_t epoch_of(const std::string& path, const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  const bool known =
+      json.is_object() && json.contains("epoch") && json["epoch"].is_number_integer();
+  if (!known) fail(ErrorCode::io, "metrics", "'", path, "' holds a line without an epoch: ", line);
+  return json["epoch"].get<int64_t>();
+}
+
+// The file that the run goes on from may be older than the metrics; the last line may be half of
+// one, of a run that died.
+void drop_later_epochs(const std::string& path, int64_t epochs_done) {
+  if (!std::filesystem::is_regular_file(path)) return;
+  std::ifstream in(path);
+  std::string kept;
+  bool dropped = false;
+  for (std::string line; std::getline(in, line);) {
+    const bool whole = !in.eof();
+    if (whole && epoch_of(path, line) <= epochs_done) {
+      kept += line + '\n';
+    } else {
+      dropped = true;
+    }
+  }
+  if (in.bad()) fail(ErrorCode::io, "metrics", "cannot read '", path, "'");
+  if (!dropped) return;
+  nn::AtomicFile out("metrics", path);
+  out.write(kept);
+  out.commit();
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> epochs_done)
+    : path_(path) {
   if (path_.empty()) return;
-  file_.open(path_, append ? std::ios::app : std::ios::trunc);
+  if (epochs_done) drop_later_epochs(path_, *epochs_done);
+  file_.open(path_, epochs_done ? std::ios::app : std::ios::trunc);
   if (!file_) fail(ErrorCode::io, "metrics", "cannot write '", path_, "'");
 }
 

@@ -6,7 +6,9 @@
 // Epochs count from 1, accuracies are fractions, seconds are of training alone.
 #pragma once
 
+#include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "nn/trainer.h"
@@ -16,8 +18,10 @@ namespace gradus::cli {
 class MetricsFile {
  public:
   // Opens at once, so that a wrong path is found before training: a new file, or for a run that
-  // goes on, the end of the old one. An empty path means no file. Throws io.
-  MetricsFile(const std::string& path, bool append);
+  // goes on after `epochs_done` epochs, the end of the old one less the lines of later epochs,
+  // which come again. An empty path means no file. Throws io, also when the old file holds other
+  // lines than metrics; it is left alone then.
+  MetricsFile(const std::string& path, std::optional<int64_t> epochs_done);
 
   void write(const nn::EpochReport& report);  // throws io when it cannot
 

@@ -40,6 +40,12 @@ std::string numbers(const nn::Progress& p) {
                      time_text(remaining_seconds(p, images_per_step)));
 }
 
+// Unlike fmt::print, it does not throw.
+void write_out(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 ProgressPrinter::ProgressPrinter(bool quiet)
@@ -47,9 +53,13 @@ ProgressPrinter::ProgressPrinter(bool quiet)
 
 void ProgressPrinter::line(const std::string& text) {
   if (quiet_) return;
-  fmt::print("{}{}\n", bar_open_ ? "\r\033[K" : "", text);
-  std::fflush(stdout);
+  write_out(fmt::format("{}{}\n", bar_open_ ? "\r\033[K" : "", text));
   bar_open_ = false;
+}
+
+void ProgressPrinter::last_line(const std::string& text) {
+  line(text);
+  if (quiet_ || std::ferror(stdout) != 0) fmt::print(stderr, "gradus: {}\n", text);
 }
 
 void ProgressPrinter::show(const nn::Progress& progress) {
@@ -63,8 +73,7 @@ void ProgressPrinter::show(const nn::Progress& progress) {
     return line(fmt::format("{}  {:.0f} %  {}", head, 100 * fraction, numbers(progress)));
   std::string text = fmt::format("{} [{}] {}", head, bar(fraction), numbers(progress));
   text.resize(std::min(text.size(), terminal_columns() - 1));
-  fmt::print("\r{}\033[K", text);
-  std::fflush(stdout);
+  write_out(fmt::format("\r{}\033[K", text));
   bar_open_ = true;
 }
 

@@ -1,5 +1,5 @@
 // What a run shows while it goes: a bar that is redrawn in place on a terminal, plain lines
-// elsewhere, nothing when quiet.
+// elsewhere, nothing when quiet. A run does not end because nobody reads its output any more.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,9 @@ class ProgressPrinter {
  public:
   explicit ProgressPrinter(bool quiet);  // looks whether standard output is a terminal
 
-  void line(const std::string& text);                          // one line of its own
-  void show(const nn::Progress& progress);                     // drawn at most ten times a second
+  void line(const std::string& text);       // one line of its own
+  void last_line(const std::string& text);  // on standard error where `line` cannot be seen
+  void show(const nn::Progress& progress);  // drawn at most ten times a second
   void report(const nn::EpochReport& report, int64_t epochs);  // at the end of an epoch
 
  private:

@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
+#include <cmath>
+
 #include "autograd/ops/activation.h"
 #include "core/launch.h"
 #include "cpu/context.h"
@@ -9,6 +12,33 @@
 #include "nn/init.h"
 
 namespace gradus::cli {
+namespace {
+
+template <class T>
+bool parses(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string check_count(const std::string& text) {
+  int64_t value = 0;
+  if (parses(text, value) && value >= 1) return "";
+  return fmt::format("expected an integer of 1 or more, got '{}'", text);
+}
+
+std::string check_positive_real(const std::string& text) {
+  double value = 0;
+  if (parses(text, value) && std::isfinite(value) && value > 0) return "";
+  return fmt::format("expected a finite number above 0, got '{}'", text);
+}
+
+std::string check_seed(const std::string& text) {
+  uint64_t value = 0;
+  if (parses(text, value)) return "";
+  return fmt::format("expected an integer of 0 to 2^64 - 1, got '{}'", text);
+}
 
 void add_run_options(CLI::App& command, RunOptions& options) {
   command
@@ -29,6 +59,7 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str();
   command.add_option("--batch-size", options.batch_size, "Images per step")
       ->type_name("N")
+      ->check(check_count)
       ->capture_default_str();
   command
       .add_option("--precision", options.precision,
@@ -38,6 +69,7 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of the initial weights and the order of images")
       ->type_name("N")
+      ->check(check_seed)
       ->capture_default_str();
   command
       .add_option("--threads", options.threads,

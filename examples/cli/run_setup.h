@@ -23,6 +23,11 @@ struct RunOptions {
   int threads = 0;  // 0: as many as the processor has
 };
 
+// Checks of an option's text: empty when it will do, else what is wrong with it.
+std::string check_count(const std::string& text);          // an integer of 1 or more
+std::string check_positive_real(const std::string& text);  // finite and above 0
+std::string check_seed(const std::string& text);           // an integer of 0 to 2^64 - 1
+
 void add_run_options(CLI::App& command, RunOptions& options);
 
 // The device that is asked for, ready for use: "auto" is the first GPU, if there is one, else the

@@ -15,10 +15,13 @@
 #include "examples/cli/run_setup.h"
 #include "nn/checkpoint.h"
 #include "nn/data/loader.h"
+#include "nn/io/atomic_file.h"
 #include "nn/trainer.h"
 
 namespace gradus::cli {
 namespace {
+
+constexpr int64_t kMaxSteps = 10'000'000;  // each has its learning rate in a table
 
 struct TrainOptions : RunOptions {
   std::string data_set = "fashion-mnist";
@@ -30,6 +33,36 @@ struct TrainOptions : RunOptions {
   std::string save, resume, metrics;
   bool quiet = false;
 };
+
+std::string check_name(const std::string& text) {
+  return text.empty() ? "expected the name of a file, got ''" : "";
+}
+
+// The file itself, also where it and what links to it do not exist yet.
+std::filesystem::path full_path(const std::string& name) {
+  namespace fs = std::filesystem;
+  constexpr int kMaxLinks = 40;
+  std::error_code ignored;
+  fs::path path = fs::absolute(name, ignored);
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
+    path = path.parent_path() / fs::read_symlink(path, ignored);
+  }
+  const fs::path followed = fs::weakly_canonical(path, ignored);
+  return followed.empty() ? path.lexically_normal() : followed;
+}
+
+// Throws what the parser throws.
+void check_files_differ(const TrainOptions& o) {
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--save", o.save}, {"--resume", o.resume}, {"--metrics", o.metrics}};
+  for (const auto& [option, name] : files) {
+    for (const auto& [earlier, other] : files) {
+      if (earlier == option) break;
+      if (name.empty() || other.empty() || full_path(name) != full_path(other)) continue;
+      throw CLI::ValidationError(option, fmt::format("'{}' is the file of {}", name, earlier));
+    }
+  }
+}
 
 void add_train_options(CLI::App& command, TrainOptions& o) {
   command.add_option("--data-set", o.data_set, "The images")
@@ -46,7 +79,10 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       .add_option("--epochs", o.epochs, "Passes over the images (default: 2 on a CPU, 8 on a GPU)")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}).description(""));
-  command.add_option("--lr", o.lr, "Largest learning rate")->type_name("X")->capture_default_str();
+  command.add_option("--lr", o.lr, "Largest learning rate")
+      ->type_name("X")
+      ->check(check_positive_real)
+      ->capture_default_str();
   command.add_option("--optimizer", o.optimizer, "sgd: momentum 0.9, Nesterov, weight decay 5e-4")
       ->type_name("NAME")
       ->check(CLI::IsMember({"sgd"}))
@@ -60,14 +96,17 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       ->capture_default_str();
   command
       .add_option("--save", o.save, "Write the weights to this safetensors file after each epoch")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
   command
       .add_option("--resume", o.resume,
                   "Go on with the run in this file, if it exists, and keep the run there after "
                   "each epoch and on Ctrl-C")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
   command.add_option("--metrics", o.metrics, "Write one JSON object per epoch to this file")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
   command.add_flag("--quiet", o.quiet, "Print errors only");
 }
 
@@ -101,6 +140,16 @@ nn::LoaderOptions test_loader_options(int64_t samples, Device device) {
           .device = device};
 }
 
+// Training would be lost if this were found out at its end.
+void check_can_be_created(std::string_view option, const std::string& path) {
+  const nn::AtomicFile probe{std::string(option), path};
+}
+
+void check_images_match(const nn::DataLoader& train, const nn::DataLoader& test) {
+  check(train.image_shape() == test.image_shape(), "train", "the images to train on are ",
+        train.image_shape(), " and those to test on ", test.image_shape());
+}
+
 // Where an interrupted run is kept that named no file: the first free name, so that an earlier one
 // stays.
 std::string free_resume_name() {
@@ -132,24 +181,30 @@ class TrainRun {
     nn::ImageSet test = load_set(options, false);
     const nn::LoaderOptions test_options = test_loader_options(test.n, device_);
     test_.emplace(std::move(test), test_options);
+    check_images_match(train_, *test_);
     const Shape image = train_.image_shape();
     network_ = make_network(options, image[0], image[1], image[2], train_.classes(), device_);
     optimizer_.emplace(network_.named_parameters(), sgd_options(options.lr));
     const int64_t steps = epochs_ * train_.batches();
+    check(steps <= kMaxSteps, "train", "at most ", kMaxSteps, " steps, got ", epochs_,
+          " epochs of ", train_.batches());
     optimizer_->set_schedule(make_schedule(options, steps), steps);
     trainer_.emplace(network_, train_, *optimizer_, trainer_options());
   }
 
   int run() {
+    check_outputs();
     const bool resuming = !options_.resume.empty() && std::filesystem::exists(options_.resume);
     if (resuming) trainer_->restore(nn::load_resume(options_.resume));
-    metrics_.emplace(options_.metrics, resuming);
+    metrics_.emplace(options_.metrics,
+                     resuming ? std::optional(train_.position().epoch) : std::nullopt);
     printer_.line(headline(options_, epochs_, network_.parameter_count(), train_, *test_, device_));
     if (resuming) printer_.line(resumed_at());
+    if (is_finished()) save();  // the run may have ended between its files
     if (trainer_->run(&*test_) == nn::TrainResult::finished) return 0;
     const std::string path = options_.resume.empty() ? free_resume_name() : options_.resume;
     nn::save_resume(path, trainer_->state());
-    printer_.line(fmt::format("interrupted; the same command with --resume {} goes on", path));
+    printer_.last_line(fmt::format("interrupted; the same command with --resume {} goes on", path));
     return interrupted_status();
   }
 
@@ -163,18 +218,35 @@ class TrainRun {
             .stop = &catch_interrupts()};
   }
 
+  void check_outputs() const {
+    if (!options_.save.empty()) check_can_be_created("--save", options_.save);
+    if (!options_.resume.empty()) {
+      check_can_be_created("--resume", options_.resume);
+    } else {
+      check_can_be_created("the file of an interrupted run, which --resume names",
+                           free_resume_name());
+    }
+  }
+
+  bool is_finished() const { return train_.position().epoch >= epochs_; }
+
+  void save() {
+    if (!options_.save.empty()) nn::save_weights(options_.save, network_);
+  }
+
   std::string resumed_at() const {
     const nn::LoaderPosition& at = train_.position();
-    if (at.epoch >= epochs_) return fmt::format("the run in {} is finished", options_.resume);
+    if (is_finished()) return fmt::format("the run in {} is finished", options_.resume);
     return fmt::format("going on from {}: epoch {}, step {}", options_.resume, at.epoch + 1,
                        at.samples / options_.batch_size);
   }
 
   void end_epoch(const nn::EpochReport& report) {
-    printer_.report(report, epochs_);
-    metrics_->write(report);
-    if (!options_.save.empty()) nn::save_weights(options_.save, network_);
+    // The file that the run goes on from comes first, so that no other is ahead of it.
     if (!options_.resume.empty()) nn::save_resume(options_.resume, trainer_->state());
+    save();
+    metrics_->write(report);
+    printer_.report(report, epochs_);
   }
 
   const TrainOptions& options_;
@@ -200,8 +272,10 @@ void add_train(CLI::App& app, Action& action) {
       "Example: gradus train --epochs 4 --save net.safetensors --metrics run.jsonl\n"
       "Ctrl-C finishes the step, keeps the run in the file of --resume (or gradus.resume) and ends "
       "with status 130.\ncifar10 is augmented with random crops and flips.");
-  command->callback(
-      [options, &action] { action = [options] { return TrainRun(*options).run(); }; });
+  command->callback([options, &action] {
+    check_files_differ(*options);
+    action = [options] { return TrainRun(*options).run(); };
+  });
 }
 
 }  // namespace gradus::cli
