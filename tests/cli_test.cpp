@@ -85,6 +85,10 @@ TEST_F(CliCommands, TrainingOutlivesItsReaderAndItsTerminal) {
       "kill -HUP $!; kill -HUP $!; wait $!";
   expect_failure(shell(hang_up), 129, {"finishing the step", "--resume gradus.resume goes on"});
   EXPECT_TRUE(std::filesystem::exists(dir_.path("gradus.resume")));
+  // As a background job of a script, which the shell starts with SIGINT ignored.
+  expect_failure(shell("$TRAIN --quiet --epochs 5000 --metrics i & until test -s i; do sleep 0.01; "
+                       "done; kill -INT $!; wait $!"),
+                 130, {"finishing the step", "--resume gradus-2.resume goes on"});
   const ProcessResult ignored = shell(
       "trap '' HUP; $TRAIN --metrics n & until test -e n; do sleep 0.01; done; kill -HUP $!; "
       "wait $!");
