@@ -8,48 +8,18 @@
 #include "core/launch.h"
 #include "cpu/context.h"
 #include "nn/forward_observer.h"
-#include "nn/optim/sgd.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
-#include "tests/support/toy.h"
+#include "tests/support/trainer_session.h"
 
 namespace gradus::nn {
 namespace {
 
+using test::Session;
 using test::toy_net;
 using test::toy_set;
+using TrainerTest = test::OnEachDevice;
 
 constexpr auto kInvalid = ErrorCode::invalid_argument;
-
-// A net, its optimizer and its data; the options may be changed before start().
-struct Session {
-  explicit Session(Device device, uint64_t seed = 1, int64_t images = 64) : net(toy_net(seed)) {
-    net.to(device);
-    loader = std::make_unique<DataLoader>(
-        toy_set(images),
-        LoaderOptions{.batch_size = 8, .seed = seed, .crop_padding = 1, .device = device});
-    optimizer = std::make_unique<Sgd>(
-        net.named_parameters(),
-        SgdOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
-  }
-
-  Trainer& start() {
-    trainer = std::make_unique<Trainer>(net, *loader, *optimizer, options);
-    return *trainer;
-  }
-  std::string hash() { return parameter_hash(net); }
-
-  Sequential net;
-  std::unique_ptr<DataLoader> loader;
-  std::unique_ptr<Sgd> optimizer;
-  TrainerOptions options{.epochs = 2, .progress_every = 3};
-  std::unique_ptr<Trainer> trainer;
-};
-
-class TrainerTest : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
 
 TEST_P(TrainerTest, Learns) {
   Session run(GetParam(), 1, 512);
@@ -196,68 +166,6 @@ TEST_P(TrainerTest, InterruptedAndRestoredIsUnbroken) {
   }
 }
 
-TEST_P(TrainerTest, LossThatIsNotFiniteNamesStepAndLayer) {
-  Session run(GetParam());
-  run.net = Sequential(Conv2d(1, 2, 3), ReLU(), Flatten(), Linear(72, 4));
-  run.net.to(GetParam());
-  run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{});
-  run.optimizer->set_schedule([](int64_t t) { return t == 4 ? 1e25 : 0.01; }, 16);
-  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
-               "the output of 3 (Linear)");
-  for (const Tensor& p : run.net.parameters()) {
-    for (const double value : p.to_vector<double>()) EXPECT_TRUE(std::isfinite(value));
-  }
-  EXPECT_ERROR(run.trainer->synchronize(), kInvalid, "step 6");
-}
-
-// The step that breaks the parameters is the last: no later loss shows it.
-TEST_P(TrainerTest, LastStepThatDivergesIsNotReported) {
-  for (const int64_t last : {7, 15}) {
-    Session run(GetParam());
-    run.optimizer->set_schedule([=](int64_t t) { return t == last ? 1e39 : 0.01; }, 16);
-    int64_t reports = 0;
-    run.options.on_epoch = [&](const EpochReport&) { ++reports; };
-    EXPECT_ERROR(run.start().run(), kInvalid, "trainer: parameter 0.weight is not finite after",
-                 last == 7 ? "epoch 1, step 8" : "epoch 2, step 8");
-    EXPECT_EQ(reports, last / 8);
-  }
-}
-
-TEST_P(TrainerTest, InterruptedStepThatDivergesIsNotKept) {
-  Session run(GetParam());
-  const std::atomic<bool> stop{true};
-  run.options.stop = &stop;
-  run.optimizer->set_schedule([](int64_t) { return 1e39; }, 16);
-  EXPECT_ERROR(run.start().run(), kInvalid, "is not finite after epoch 1, step 1");
-}
-
-TEST_P(TrainerTest, BufferThatIsNotFiniteIsNamed) {
-  Session run(GetParam());
-  {
-    const NoGradGuard no_grad;
-    for (const NamedTensor& entry : run.net.state_dict()) {
-      if (entry.name == "1.running_var") Tensor(entry.tensor).fill_(HUGE_VAL);
-    }
-  }
-  EXPECT_ERROR(run.start().run(), kInvalid, "buffer 1.running_var is not finite after epoch 1");
-}
-
-TEST_P(TrainerTest, TestLossThatIsNotFiniteNamesTheLayer) {
-  Session run(GetParam());
-  ImageSet bright = toy_set(40, 2);
-  bright.std = {2e-39f};  // pixels up to 2.5e38, whose sums overflow
-  DataLoader held_out(bright, {.batch_size = 8, .device = GetParam()});
-  {
-    const NoGradGuard no_grad;
-    run.net.parameters()[0].fill_(1.0);
-  }
-  run.optimizer->set_lr(0);
-  run.options.on_epoch = [](const EpochReport&) { FAIL() << "must not be reported"; };
-  EXPECT_ERROR(run.start().run(&held_out), kInvalid, "the test loss after epoch 1, step 8",
-               "the output of 0 (Conv2d)");
-  EXPECT_EQ(held_out.position(), LoaderPosition{});
-}
-
 // A stop in the evaluation leaves the epoch unreported; the run that goes on reports it as the
 // unbroken one does.
 TEST_P(TrainerTest, InterruptedEvaluationIsDoneAgain) {
@@ -295,16 +203,6 @@ TEST_P(TrainerTest, InterruptedEvaluationIsDoneAgain) {
     EXPECT_EQ(got[i].test->loss, want[i].test->loss);
     EXPECT_TRUE(std::isfinite(got[i].images_per_second));
   }
-}
-
-TEST_P(TrainerTest, ParameterThatIsNotFiniteIsNamed) {
-  Session run(GetParam());
-  {
-    const NoGradGuard no_grad;
-    run.net.parameters()[3].fill_(std::nan(""));
-  }
-  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 1 is not finite",
-               "parameter 6.weight");
 }
 
 TEST_P(TrainerTest, MemoryStaysFlatSlow) {
