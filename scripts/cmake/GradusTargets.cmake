@@ -11,7 +11,7 @@ target_compile_options(gradus_options INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${GRADUS_WERROR}>>:--Werror=all-warnings>)
 if(GRADUS_SANITIZE)
   target_compile_options(gradus_options INTERFACE
-    -fsanitize=${GRADUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+    -fsanitize=${GRADUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(gradus_options INTERFACE -fsanitize=${GRADUS_SANITIZE})
 endif()
 
