@@ -61,7 +61,7 @@ GRADUS_HD uint32_t probability_steps(double p) {
 
 // The largest T below `high`.
 template <class T>
-T largest_below(double high) {
+GRADUS_HD T largest_below(double high) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
                                   std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
   constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));

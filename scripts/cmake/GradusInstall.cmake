@@ -62,6 +62,7 @@ set(GRADUS_PRIVATE_HEADERS
   nn/io/atomic_file.h
   nn/io/byte_count.h
   nn/io/file_descriptor.h
+  nn/io/fingerprint.h
   nn/io/input_file.h
   nn/io/safetensors_dtype.h
   nn/io/tensor_bytes.h
