@@ -22,6 +22,7 @@ target_sources(gradus PUBLIC
     core/tensor.h
     core/trace.h
     core/view.h
+    core/ops/normalization.h
     core/ops/reduction.h
     core/ops/window.h
     autograd/autocast.h

@@ -1,0 +1,49 @@
+// One normalization, five names. BatchNorm, InstanceNorm, GroupNorm, LayerNorm and RMSNorm are one
+// formula over different sets of elements; each set has m elements and statistics of its own.
+//
+//   layer          the set that shares one mean and rstd                    m        gamma over it
+//   batch_norm     channel c over all samples and positions: x[·, c, ·]     n·s      one number
+//   instance_norm  channel c of one sample: x[n, c, ·]                      s        one number
+//   group_norm     c/g neighbouring channels of one sample                  c/g·s    varies
+//   layer_norm     one row: the last axes of x                              d        varies
+//   rms_norm       one row, without the mean                                d        varies
+//
+// forward
+//   mean = Σ x / m                   rms_norm: mean = 0
+//   var  = Σ (x - mean)² / m         biased; rms_norm: the mean square
+//   rstd = 1 / sqrt(var + eps)
+//   xhat = (x - mean)·rstd
+//   y    = gamma·xhat + beta
+//
+// backward: mean and rstd depend on every x of the set, which adds two terms to the direct one
+//   d    = dy·gamma
+//   m1   = Σ d / m         how far moving the whole set moves the loss: the mean takes that away
+//   m2   = Σ d·xhat / m    how far stretching the set moves the loss: the variance takes that away
+//   dx   = rstd·(d - m1 - xhat·m2)       rms_norm: without m1, since there is no mean
+//   dgamma = Σ dy·xhat,  dbeta = Σ dy    over all elements that share that gamma and beta
+//
+// The terms of dx by name: direct = rstd·d, mean = -rstd·m1, projection = -rstd·xhat·m2. gamma
+// stays inside m1 and m2: it may be pulled out only where it is one number for the whole set.
+//
+// The sums of a set run over m; dgamma and dbeta are sums over samples as well, which m is not.
+// Statistics are taken in two passes or by merging (count, mean, M2), never as E[x²] - E[x]².
+#pragma once
+
+#include "core/host_device.h"
+
+namespace gradus {
+
+// The formulas of one element, for numbers and for vectors of the CPU alike (V: either, S: either).
+
+template <class V, class S>
+GRADUS_HD V norm_xhat(V x, S mean, S rstd) {
+  return (x - mean) * rstd;
+}
+
+// direct + mean + projection.
+template <class V, class S>
+GRADUS_HD V norm_dx(V d, V xhat, S rstd, S m1, S m2) {
+  return rstd * (d - m1 - xhat * m2);
+}
+
+}  // namespace gradus
