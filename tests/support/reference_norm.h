@@ -1,4 +1,5 @@
-// Naive batch normalization over x [n, c, ...]: one mean and variance per channel.
+// Naive normalizations: batch norm over x [n, c, ...], one mean and variance per channel; group,
+// layer and RMS norm, one set of statistics per group of channels or per row.
 #pragma once
 
 #include <optional>
@@ -46,5 +47,37 @@ BatchNormGradients batch_norm_train_backward(const Array& x, const Array& gamma,
 // mean and var are constants here.
 BatchNormGradients batch_norm_eval_backward(const Array& x, const Array& gamma, const Array& dy,
                                             double eps, const Array& mean, const Array& var);
+
+struct NormForward {
+  Array y;     // shape of x
+  Array mean;  // per set; absent for RMS norm
+  Array rstd;  // per set, 1 / sqrt(var + eps) with the biased variance
+};
+
+struct NormGradients {
+  Array dx;      // shape of x
+  Array dgamma;  // shape of gamma, given also where gamma is absent (as if it were 1)
+  Array dbeta;   // likewise; absent for RMS norm
+};
+
+// x [n, c, ...]; a set is one sample's c/groups neighbouring channels with all that follows.
+// y = (x - mean) * rstd * gamma + beta; gamma and beta [c] may be absent (1 and 0). mean and rstd
+// are [n, groups]; groups = c is instance norm.
+NormForward group_norm(const Array& x, int64_t groups, const Array& gamma, const Array& beta,
+                       double eps);
+NormGradients group_norm_backward(const Array& x, int64_t groups, const Array& gamma,
+                                  const Array& dy, double eps);
+
+// A set is a row: the last `normalized_axes` axes of x, whose shape gamma and beta have. mean and
+// rstd have the shape of the leading axes.
+NormForward layer_norm(const Array& x, int normalized_axes, const Array& gamma, const Array& beta,
+                       double eps);
+NormGradients layer_norm_backward(const Array& x, int normalized_axes, const Array& gamma,
+                                  const Array& dy, double eps);
+
+// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x^2) + eps) per row.
+NormForward rms_norm(const Array& x, int normalized_axes, const Array& gamma, double eps);
+NormGradients rms_norm_backward(const Array& x, int normalized_axes, const Array& gamma,
+                                const Array& dy, double eps);
 
 }  // namespace gradus::ref
