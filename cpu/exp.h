@@ -78,9 +78,9 @@ inline Lanes<A> scale_by_power(Lanes<A> p, [[maybe_unused]] Lanes<A> n,
                                [[maybe_unused]] Lanes<A> shifted, [[maybe_unused]] A shift) {
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<A, float>) {
-    return (Lanes<A>)_mm512_maskz_scalef_ps(kAll, (__m512)p, (__m512)n);
+    return (Lanes<A>)_mm512_maskz_scalef_ps(0xFFFF, (__m512)p, (__m512)n);
   } else {
-    return (Lanes<A>)_mm512_maskz_scalef_pd(static_cast<uint8_t>(kAll), (__m512d)p, (__m512d)n);
+    return (Lanes<A>)_mm512_maskz_scalef_pd(0xFF, (__m512d)p, (__m512d)n);
   }
 #else
   // In two steps, since n goes beyond the exponents of normal numbers.
