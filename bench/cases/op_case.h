@@ -41,6 +41,10 @@ struct OpCase {
   int64_t reduction = 1;   // longest sum behind one output or gradient, for the tolerance
   double scale = 0;        // largest term that cancels in a sum; 0: no more than the results
   bool benchmark = false;  // large: used by bench only
+  // Of a benchmark: how often memory of the size of x must be read or written where a set of x fits
+  // no on-chip memory and is read twice; 0: the launches' own count, each operand once.
+  double forward_passes = 0;
+  double backward_passes = 0;
 };
 
 // All cases of one op, by the name it has in CMakeLists.txt; throws on an unknown name.

@@ -94,10 +94,9 @@ int bench_step(const BenchOptions& o) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure speed")->require_subcommand(0, 1);
+void add_bench_step(CLI::App& bench, Action& action) {
   CLI::App* command =
-      bench->add_subcommand("step", "Time one training step (median), data already on the device");
+      bench.add_subcommand("step", "Time one training step (median), data already on the device");
   const auto options = std::make_shared<BenchOptions>();
   add_run_options(*command, *options);
   command->get_option("--batch-size")->check(CLI::Range(1, 60000).description(""));

@@ -40,11 +40,20 @@ std::string check_seed(const std::string& text) {
   return fmt::format("expected an integer of 0 to 2^64 - 1, got '{}'", text);
 }
 
-void add_run_options(CLI::App& command, RunOptions& options) {
+void add_device_options(CLI::App& command, DeviceOptions& options) {
   command
       .add_option("--device", options.device, "auto (a GPU if there is one), cpu, cuda or cuda:N")
       ->type_name("DEVICE")
       ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256).description(""));
+}
+
+void add_run_options(CLI::App& command, RunOptions& options) {
+  add_device_options(command, options);
   command.add_option("--model", options.model, "The network")
       ->type_name("NAME")
       ->check(CLI::IsMember(nn::model_names()))
@@ -71,14 +80,9 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       ->type_name("N")
       ->check(check_seed)
       ->capture_default_str();
-  command
-      .add_option("--threads", options.threads,
-                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256).description(""));
 }
 
-Device open_device(const RunOptions& options) {
+Device open_device(const DeviceOptions& options) {
   if (options.threads > 0) cpu().set_threads(options.threads);
   Device device = kCpu;
   if (options.device != "auto") {

@@ -1,4 +1,4 @@
-// What `train` and `bench step` have in common: the options that describe a network on a device.
+// What `train` and `bench` have in common: the options that describe a network on a device.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,15 +12,18 @@
 
 namespace gradus::cli {
 
-struct RunOptions {
+struct DeviceOptions {
   std::string device = "auto";
+  int threads = 0;  // 0: as many as the processor has
+};
+
+struct RunOptions : DeviceOptions {
   std::string model = "small_cnn";
   std::string norm = "batch";
   std::string activation = "relu";
   std::string precision = "f32";
   int64_t batch_size = 128;
   uint64_t seed = 0;
-  int threads = 0;  // 0: as many as the processor has
 };
 
 // Checks of an option's text: empty when it will do, else what is wrong with it.
@@ -28,12 +31,13 @@ std::string check_count(const std::string& text);          // an integer of 1 or
 std::string check_positive_real(const std::string& text);  // finite and above 0
 std::string check_seed(const std::string& text);           // an integer of 0 to 2^64 - 1
 
+void add_device_options(CLI::App& command, DeviceOptions& options);
 void add_run_options(CLI::App& command, RunOptions& options);
 
 // The device that is asked for, ready for use: "auto" is the first GPU, if there is one, else the
 // CPU. Also sets the CPU's threads. Throws `unsupported` for a GPU in a build without CUDA, and
 // `cuda` for a GPU that is not there.
-Device open_device(const RunOptions& options);
+Device open_device(const DeviceOptions& options);
 
 // "cpu: avx512, 2 threads", "cuda:0: NVIDIA H100 80GB HBM3".
 std::string describe(Device device);

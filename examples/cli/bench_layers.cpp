@@ -1,0 +1,151 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/launch.h"
+#include "examples/cli/commands.h"
+#include "examples/cli/layer_times.h"
+#include "examples/cli/run_setup.h"
+#include "nn/io/atomic_file.h"
+
+namespace gradus::cli {
+namespace {
+
+// Above this a tensor does not fit any cache, and cold is all there is.
+constexpr int64_t kLargeBytes = 100 << 20;
+
+struct LayersOptions : DeviceOptions {
+  std::vector<std::string> layers;
+  std::string filter;
+  std::vector<std::string> dtypes{"f32", "bf16"};
+  bool cold = false;
+  bool warm = false;
+  int repeats = 15;
+  std::string json;
+};
+
+std::vector<OpCase> benchmark_cases(const std::string& op) {
+  std::vector<OpCase> cases = cases_of(op);
+  std::erase_if(cases, [](const OpCase& one) { return !one.benchmark; });
+  return cases;
+}
+
+std::vector<std::string> layers_with_benchmarks() {
+  std::vector<std::string> layers = ops_with_cases();
+  std::erase_if(layers, [](const std::string& op) { return benchmark_cases(op).empty(); });
+  return layers;
+}
+
+// GB/s, and what part that is of a copy.
+struct Rate {
+  double gb_per_s, share;
+};
+
+Rate rate_of(const Timing& timing, double copy) {
+  const double gb_per_s = 1e-6 * static_cast<double>(timing.bytes) / timing.ms;
+  return {gb_per_s, gb_per_s / copy};
+}
+
+void print_side(const Timing& timing, double copy) {
+  if (timing.ms == 0) return;
+  const Rate rate = rate_of(timing, copy);
+  fmt::print("  {:9.4f} {:6.0f} {:5.1f}", timing.ms, rate.gb_per_s, 100 * rate.share);
+}
+
+nlohmann::ordered_json to_json(const Timing& timing, double copy) {
+  const Rate rate = rate_of(timing, copy);
+  return {{"ms", timing.ms},
+          {"bytes", timing.bytes},
+          {"gb_per_s", rate.gb_per_s},
+          {"share", rate.share}};
+}
+
+// Measures, prints and returns one row.
+nlohmann::ordered_json measure(const std::string& op, const OpCase& op_case, DType dtype,
+                               Device device, bool cold, double copy, int repeats) {
+  const LayerTimes times = time_layer(op_case, dtype, device, cold, repeats);
+  const std::string shape = to_string(op_case.inputs[0].shape);
+  fmt::print("{:<40} {:<18} {:<5} {:<5}", op + " " + op_case.name, shape, to_string(dtype),
+             cold ? "cold" : "warm");
+  print_side(times.forward, copy);
+  print_side(times.backward, copy);
+  fmt::print("\n");
+  std::fflush(stdout);
+  nlohmann::ordered_json row{{"layer", op},    {"case", op_case.name},
+                             {"shape", shape}, {"dtype", to_string(dtype)},
+                             {"cold", cold},   {"forward", to_json(times.forward, copy)}};
+  if (times.backward.ms > 0) row["backward"] = to_json(times.backward, copy);
+  return row;
+}
+
+int bench_layers(const LayersOptions& o) {
+  const Device device = open_device(o);
+  const bool gpu = device.type == DeviceType::cuda;
+  const double copy = copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats);
+  fmt::print("{}; copy {:.0f} GB/s\n", describe(device), copy);
+  fmt::print("{:<40} {:<18} {:<5} {:<5}  {:>9} {:>6} {:>5}  {:>9} {:>6} {:>5}\n", "", "x", "dtype",
+             "", "forward", "GB/s", "% ", "backward", "GB/s", "% ");
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const std::vector<std::string> all = layers_with_benchmarks();
+  for (const std::string& op : o.layers.empty() ? all : o.layers) {
+    for (const OpCase& op_case : benchmark_cases(op)) {
+      if (op_case.name.find(o.filter) == std::string::npos) continue;
+      for (const std::string& name : o.dtypes) {
+        const DType dtype = parse_dtype(name);
+        for (const bool cold : {true, false}) {
+          const bool large = input_bytes(op_case, dtype) > kLargeBytes;
+          const bool wanted = cold ? (o.cold || !o.warm) : !large && (o.warm || !o.cold);
+          if (!wanted) continue;
+          rows.push_back(measure(op, op_case, dtype, device, cold, copy, o.repeats));
+        }
+      }
+    }
+  }
+  if (!o.json.empty()) {
+    const nlohmann::ordered_json result{
+        {"schema", 1}, {"device", describe(device)}, {"copy_gb_per_s", copy}, {"rows", rows}};
+    nn::AtomicFile file("bench", o.json);
+    file.write(result.dump(1) + "\n");
+    file.commit();
+  }
+  finish_output();
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_layers(CLI::App& bench, Action& action) {
+  CLI::App* command = bench.add_subcommand(
+      "layers",
+      "Time each layer, forward and backward: ms, GB/s at the fewest bytes, share of a copy");
+  const auto o = std::make_shared<LayersOptions>();
+  add_device_options(*command, *o);
+  command->add_option("--layer", o->layers, "Only these (default: all); may be repeated")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(layers_with_benchmarks()))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--case", o->filter, "Only cases whose name has this in it")
+      ->type_name("TEXT");
+  command->add_option("--dtype", o->dtypes, "Of the values, separated by commas")
+      ->type_name("NAME")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
+  CLI::Option* cold =
+      command->add_flag("--cold", o->cold, "Only with operands in memory, not in a cache");
+  command->add_flag("--warm", o->warm, "Only with the same operands again and again")
+      ->excludes(cold);
+  command->add_option("--repeats", o->repeats, "Measurements, of which the median counts")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000).description(""))
+      ->capture_default_str();
+  command->add_option("--json", o->json, "Write the rows to this file, too")->type_name("FILE");
+  command->callback([o, &action] { action = [o] { return bench_layers(*o); }; });
+}
+
+}  // namespace gradus::cli

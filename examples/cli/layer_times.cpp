@@ -1,0 +1,141 @@
+#include "examples/cli/layer_times.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/generator.h"
+#include "core/launch.h"
+#include "nn/capture.h"
+
+namespace gradus::cli {
+namespace {
+
+// Eight times the second-level cache of the largest current cards.
+constexpr int64_t kColdBytes = 400 << 20;
+constexpr double kBlockSeconds = 0.02;
+
+DType dtype_of_input(const CaseInput& input, DType dtype) {
+  if (input.kind == CaseInput::Kind::label) return DType::i64;
+  return input.kind == CaseInput::Kind::value ? dtype : acc_dtype(dtype);
+}
+
+Tensor draw(const CaseInput& input, DType dtype, Device device) {
+  const TensorOptions options{
+      .dtype = dtype_of_input(input, dtype),
+      .device = device,
+      .format = input.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous};
+  if (input.kind == CaseInput::Kind::label) return randint(0, input.classes, input.shape, options);
+  if (input.positive) return rand(input.shape, options, nullptr, 0.5, 1.5);
+  Tensor tensor = randn(input.shape, options, nullptr, input.mean, input.std);
+  if (input.kind != CaseInput::Kind::state) tensor.set_requires_grad(true);
+  return tensor;
+}
+
+// One call's operands and results.
+struct Operands {
+  std::vector<Tensor> inputs;
+  Tensor y, dy;
+
+  void forget_gradients() {
+    for (Tensor& input : inputs) input.set_grad({});
+  }
+};
+
+Operands make_operands(const OpCase& op_case, DType dtype, Device device) {
+  Operands operands;
+  for (const CaseInput& input : op_case.inputs) {
+    operands.inputs.push_back(draw(input, dtype, device));
+  }
+  return operands;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<int64_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+// Median milliseconds of one of the `calls` calls that a step makes.
+double time_step(Device device, const std::function<void()>& step, int64_t calls, int repeats) {
+  using Clock = std::chrono::steady_clock;
+  nn::CapturedStep captured(device, step);
+  const auto block = [&](int64_t steps) {
+    const Clock::time_point start = Clock::now();
+    for (int64_t i = 0; i < steps; ++i) captured.run();
+    with_backend(device, [](auto& backend) { synchronize(backend); });
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  block(nn::CapturedStep::kWarmUp + 1);  // ends with the recording
+  const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(kBlockSeconds / block(1)));
+  std::vector<double> ms(static_cast<size_t>(repeats));
+  for (double& value : ms) value = 1e3 * block(steps) / static_cast<double>(steps * calls);
+  return median(ms);
+}
+
+int64_t traced_bytes(const std::function<void()>& call) {
+  const Trace trace;
+  call();
+  int64_t total = 0;
+  for (const TraceRecord& record : trace.records()) total += record.bytes;
+  return total;
+}
+
+int64_t floor_bytes(double passes, const Tensor& x, int64_t traced) {
+  return passes > 0 ? static_cast<int64_t>(passes * static_cast<double>(x.nbytes())) : traced;
+}
+
+}  // namespace
+
+int64_t input_bytes(const OpCase& op_case, DType dtype) {
+  int64_t total = 0;
+  for (const CaseInput& input : op_case.inputs) {
+    total += input.shape.numel() * size_of(dtype_of_input(input, dtype));
+  }
+  return total;
+}
+
+LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats) {
+  const int64_t copies =
+      cold ? std::max<int64_t>(1, kColdBytes / (2 * input_bytes(op_case, dtype))) : 1;
+  std::vector<Operands> all;
+  for (int64_t i = 0; i < copies; ++i) all.push_back(make_operands(op_case, dtype, device));
+  // A graph of few calls would show the time between graphs.
+  const int64_t rounds = device.type == DeviceType::cuda ? std::max<int64_t>(1, 20 / copies) : 1;
+  // Results are kept until each copy has had its turn: a buffer that is free is used again at once.
+  const auto forward = [&] {
+    for (int64_t round = 0; round < rounds; ++round) {
+      for (Operands& one : all) one.y = op_case.forward(one.inputs);
+      for (Operands& one : all) one.y = {};
+    }
+  };
+  LayerTimes times;
+  const Tensor& x = all[0].inputs[0];
+  times.forward.ms = time_step(device, forward, rounds * copies, repeats);
+  times.forward.bytes = floor_bytes(
+      op_case.forward_passes, x, traced_bytes([&] { all[0].y = op_case.forward(all[0].inputs); }));
+  if (!op_case.reference_backward) return times;
+  for (Operands& one : all) {
+    one.y = op_case.forward(one.inputs);
+    one.dy = randn(one.y.shape(), one.y.options());
+  }
+  const auto backward = [&] {
+    for (int64_t round = 0; round < rounds; ++round) {
+      for (Operands& one : all) one.y.backward(one.dy, true);
+      for (Operands& one : all) one.forget_gradients();
+    }
+  };
+  times.backward.ms = time_step(device, backward, rounds * copies, repeats);
+  times.backward.bytes = floor_bytes(op_case.backward_passes, x,
+                                     traced_bytes([&] { all[0].y.backward(all[0].dy, true); }));
+  return times;
+}
+
+double copy_bandwidth(Device device, int64_t bytes, int repeats) {
+  const TensorOptions options{.device = device};
+  const Tensor from = randn({bytes / 4}, options);
+  Tensor to = Tensor::empty({bytes / 4}, options);
+  const double ms = time_step(
+      device, [&] { to.copy_(from); }, 1, repeats);
+  return 2e-6 * static_cast<double>(from.nbytes()) / ms;
+}
+
+}  // namespace gradus::cli

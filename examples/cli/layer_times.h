@@ -1,0 +1,27 @@
+// Times of one benchmark case: forward and backward apart, without the host's share.
+#pragma once
+
+#include "bench/cases/op_case.h"
+
+namespace gradus::cli {
+
+struct Timing {
+  double ms = 0;
+  int64_t bytes = 0;  // the fewest that the launches can move, or the case's passes over x
+};
+
+struct LayerTimes {
+  Timing forward, backward;  // backward.ms is 0 where the case has no gradient
+};
+
+// The bytes of everything that the case reads, in `dtype`.
+int64_t input_bytes(const OpCase& op_case, DType dtype);
+
+// Medians over `repeats` blocks of at least 20 ms. cold: each call finds its operands in memory,
+// not in a cache (the calls rotate over copies of 400 MB in all); else all calls use the same ones.
+LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats);
+
+// GB/s (read and write together) of a plain copy of `bytes`, in blocks as above.
+double copy_bandwidth(Device device, int64_t bytes, int repeats);
+
+}  // namespace gradus::cli
