@@ -9,8 +9,11 @@ void raise(const Fault& fault) {
     case Fault::Kind::none:
       return;
     case Fault::Kind::label:
-      fail(ErrorCode::invalid_argument, "cross_entropy", "expected labels in [0, ", fault.limit,
-           "), got ", fault.value, " at index ", fault.index);
+    case Fault::Kind::nll_label:
+      fail(ErrorCode::invalid_argument,
+           fault.kind == Fault::Kind::label ? "cross_entropy" : "nll_loss",
+           "expected labels in [0, ", fault.limit, "), got ", fault.value, " at index ",
+           fault.index);
   }
 }
 

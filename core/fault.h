@@ -10,7 +10,7 @@
 namespace gradus {
 
 struct Fault {
-  enum class Kind : int64_t { none, label };
+  enum class Kind : int64_t { none, label, nll_label };  // of cross_entropy, of nll_loss
   Kind kind = Kind::none;
   int64_t value = 0;  // the label
   int64_t index = 0;  // its place among the labels

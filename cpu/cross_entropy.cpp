@@ -4,6 +4,7 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/eigen.h"
+#include "cpu/labels.h"
 #include "cpu/parallel.h"
 #include "cpu/workspace.h"
 
@@ -41,22 +42,6 @@ struct Tile {
   Eigen::Map<Lanes<A>> lanes(int64_t k) const { return Eigen::Map<Lanes<A>>(z + k * kRows); }
 };
 
-int64_t label_at(const AnyView& labels, int64_t i) {
-  switch (labels.dtype) {
-    case DType::u8:
-      return static_cast<const uint8_t*>(labels.data)[i];
-    case DType::i32:
-      return static_cast<const int32_t*>(labels.data)[i];
-    default:
-      return static_cast<const int64_t*>(labels.data)[i];
-  }
-}
-
-template <class A>
-A weight_at(const AnyView& weight, int64_t k) {
-  return weight ? static_cast<const A*>(weight.data)[k] : A(1);
-}
-
 // Σ_k e/c·w_k, what label smoothing gives to all classes together.
 template <class A>
 A smoothing_weight(const AnyView& weight, int64_t c, double label_smoothing) {
@@ -66,13 +51,8 @@ A smoothing_weight(const AnyView& weight, int64_t c, double label_smoothing) {
   return static_cast<A>(label_smoothing / static_cast<double>(c) * total);
 }
 
-struct Total {
-  double loss = 0;
-  double weight = 0;
-};
-
 template <class T>
-Total forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
+RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
   using A = acc_t<T>;
   const int64_t c = tile.shape.c;
   Lanes<A> max = tile.lanes(0);  // 1 max
@@ -90,7 +70,7 @@ Total forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T
   }
   const Lanes<A> log_sum = sum.log();
   const A rest = static_cast<A>(1 - args.label_smoothing);
-  Total total;
+  RowTotal total;
   for (int64_t i = 0; i < tile.count; ++i) {  // 3 loss
     const int64_t row = tile.first + i, label = label_at(args.labels, row);
     args.max.as<A>()[row] = max[i];
@@ -116,14 +96,14 @@ void forward(Cpu& cpu, const CrossEntropyForward& args) {
   const ClassRows shape = class_rows(args.x, args.name);
   const int64_t tiles = (shape.rows + kRows - 1) / kRows;
   const A smoothed = smoothing_weight<A>(args.weight, shape.c, args.label_smoothing);
-  const Workspace<Total> totals(cpu, tiles);
+  const Workspace<RowTotal> totals(cpu, tiles);
   parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
     const Workspace<A> z(cpu, shape.c * kRows);
     const Tile<T> tile(shape, args.x.as<T>(), begin, end, z.data());
     totals.data()[begin / kRows] = forward_tile(args, tile, smoothed);
   });
   if (args.reduction == Reduction::none) return;
-  Total total;
+  RowTotal total;
   for (int64_t i = 0; i < tiles; ++i) {
     total.loss += totals.data()[i].loss;
     total.weight += totals.data()[i].weight;

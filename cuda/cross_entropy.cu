@@ -1,7 +1,6 @@
-#include "core/fault.h"
 #include "core/ops/cross_entropy.h"
 #include "cuda/context.h"
-#include "cuda/device/reduce.cuh"
+#include "cuda/labels.cuh"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -9,23 +8,6 @@ namespace {
 
 constexpr int kForwardThreads = 1024;
 constexpr int kBackwardThreads = 256;
-constexpr int64_t kNoRow = int64_t(1) << 62;
-
-struct LabelView {
-  const void* data;
-  DType dtype;
-
-  __device__ int64_t operator[](int64_t i) const {
-    switch (dtype) {
-      case DType::u8:
-        return static_cast<const uint8_t*>(data)[i];
-      case DType::i32:
-        return static_cast<const int32_t*>(data)[i];
-      default:
-        return static_cast<const int64_t*>(data)[i];
-    }
-  }
-};
 
 // The targets t·w of a row, as core/ops/cross_entropy.h has them.
 template <class A>
@@ -65,51 +47,7 @@ Targets<A> targets_of(const Args& args, const ClassRows& shape) {
           .rest = static_cast<A>(1 - args.label_smoothing)};
 }
 
-__device__ int64_t row_offset(const ClassRows& shape, int64_t row) {
-  return row / shape.inner * shape.c * shape.inner + row % shape.inner;
-}
-
 // ---- forward ------------------------------------------------------------------------------------
-
-// What a block has found in its chunk of rows.
-struct Part {
-  double loss = 0;
-  double weight = 0;
-  int64_t wrong = kNoRow;  // the first row with a wrong label
-};
-
-struct FirstOp {
-  __device__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
-};
-
-template <class A>
-struct ForwardResult {
-  A* row_loss;  // for Reduction::none, else null
-  A* total;     // for the others, else null
-  A* divisor;   // for mean, else null
-  Fault* fault;
-};
-
-__device__ Part reduce_part(const Part& part) {
-  return {block_sum(part.loss), block_sum(part.weight),
-          block_reduce(part.wrong, FirstOp{}, kNoRow)};
-}
-
-// Writes the loss and notes the first wrong label; called by one thread.
-template <class A>
-__device__ void finish(const ForwardResult<A>& result, const Part& all, const LabelView& labels,
-                       int64_t c) {
-  if (result.divisor != nullptr) *result.divisor = static_cast<A>(all.weight);
-  if (result.total != nullptr) {
-    *result.total = static_cast<A>(result.divisor == nullptr ? all.loss : all.loss / all.weight);
-  }
-  if (all.wrong == kNoRow || result.fault->kind != Fault::Kind::none) return;
-  result.fault->value = labels[all.wrong];
-  result.fault->index = all.wrong;
-  result.fault->limit = c;
-  __threadfence_system();
-  result.fault->kind = Fault::Kind::label;
-}
 
 template <class T>
 struct ForwardInput {
@@ -159,12 +97,12 @@ __device__ acc_t<T> forward_row(const ForwardInput<T>& in, int64_t row, int64_t 
 template <int Lanes, class T>
 __global__ void __launch_bounds__(kForwardThreads)
     cross_entropy_forward_group_per_row(const ForwardInput<T> in, int64_t chunk,
-                                        ForwardResult<acc_t<T>> result, Part* parts) {
+                                        LabelResult<acc_t<T>> result, LabelPart* parts) {
   constexpr int groups = kForwardThreads / Lanes;
   const int group = static_cast<int>(threadIdx.x) / Lanes;
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * chunk;
-  Part part;
+  LabelPart part;
   // All lanes of a warp stay in the loop together, for the shuffles.
   for (int64_t i = 0; i < chunk; i += groups) {
     const int64_t row = begin + i + group;
@@ -196,9 +134,9 @@ __global__ void __launch_bounds__(kForwardThreads)
 // order: each thread its parts from first to last, then the block's tree
 template <class A>
 __global__ void __launch_bounds__(kForwardThreads)
-    cross_entropy_forward_finish(const Part* parts, int64_t count, ForwardResult<A> result,
+    cross_entropy_forward_finish(const LabelPart* parts, int64_t count, LabelResult<A> result,
                                  LabelView labels, int64_t c) {
-  Part all;
+  LabelPart all;
   for (int64_t i = threadIdx.x; i < count; i += kForwardThreads) {
     all.loss += parts[i].loss;
     all.weight += parts[i].weight;
@@ -209,12 +147,13 @@ __global__ void __launch_bounds__(kForwardThreads)
 }
 
 template <int Lanes, class T>
-void launch_forward(Cuda& cuda, const ForwardInput<T>& in, const ForwardResult<acc_t<T>>& result) {
+void launch_forward(Cuda& cuda, const ForwardInput<T>& in, const LabelResult<acc_t<T>>& result) {
   constexpr int64_t groups = kForwardThreads / Lanes;
   const Chunks chunks = plan_chunks(in.shape.rows, groups, 1024, groups);
-  Part* parts = nullptr;
+  LabelPart* parts = nullptr;
   if (chunks.count > 1) {
-    parts = static_cast<Part*>(cuda.workspace(static_cast<size_t>(chunks.count) * sizeof(Part)));
+    parts = static_cast<LabelPart*>(
+        cuda.workspace(static_cast<size_t>(chunks.count) * sizeof(LabelPart)));
   }
   if (chunks.count > 0) {
     cross_entropy_forward_group_per_row<Lanes>
@@ -296,10 +235,11 @@ void run(Cuda& cuda, const CrossEntropyForward& args) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
     const bool is_none = args.reduction == Reduction::none;
-    const ForwardResult<A> result{.row_loss = is_none ? args.loss.as<A>() : nullptr,
-                                  .total = is_none ? nullptr : args.loss.as<A>(),
-                                  .divisor = args.divisor.as<A>(),
-                                  .fault = cuda.fault()};
+    const LabelResult<A> result{.row_loss = is_none ? args.loss.as<A>() : nullptr,
+                                .total = is_none ? nullptr : args.loss.as<A>(),
+                                .divisor = args.divisor.as<A>(),
+                                .fault = cuda.fault(),
+                                .kind = Fault::Kind::label};
     const ForwardInput<T> in{.x = args.x.as<T>(),
                              .shape = shape,
                              .targets = targets_of<A>(args, shape),

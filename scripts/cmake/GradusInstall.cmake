@@ -46,6 +46,7 @@ target_sources(gradus PUBLIC
     nn/io/npy.h
     nn/io/safetensors.h
     nn/linear.h
+    nn/loss.h
     nn/models.h
     nn/module.h
     nn/optim/optimizer.h
@@ -58,6 +59,7 @@ target_sources(gradus PUBLIC
 
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
+  autograd/ops/class_labels.h
   nn/data/cifar10.h
   nn/data/idx.h
   nn/io/atomic_file.h
