@@ -9,14 +9,16 @@
 
 namespace gradus::ref {
 
-// PyTorch's f64 against the reference; m values are added up per result.
-inline testing::AssertionResult agrees_with_golden(const Array& got, const Json& want, int64_t m) {
+// PyTorch's f64 against the reference; m values are added up per result, the largest about `scale`
+// (0: no larger than the results).
+inline testing::AssertionResult agrees_with_golden(const Array& got, const Json& want, int64_t m,
+                                                   double scale = 0) {
   const Array array = golden_array(want);
   if (!(got.shape == array.shape)) {
     return testing::AssertionFailure()
            << "shape " << to_string(got.shape) << ", golden " << to_string(array.shape);
   }
-  return agrees(got.data, array.data, DType::f64, m);
+  return agrees(got.data, array.data, DType::f64, m, scale);
 }
 
 // The derived gradient against central differences of the forward. A gradient near zero everywhere
