@@ -1,7 +1,5 @@
 #include "cpu/context.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -10,7 +8,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "cpu/host_allocator.h"
 
 namespace gradus {
 namespace {
@@ -68,53 +66,11 @@ int default_threads() {
   return count;
 }
 
-class HostAllocator final : public Allocator {
- public:
-  void* allocate(size_t bytes) override {
-    void* data = ::operator new(bytes, std::align_val_t(256), std::nothrow);
-    const std::lock_guard lock(mutex_);
-    if (data == nullptr) {
-      fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes,
-           " bytes on cpu, holding ", stats_.bytes_held, ", and ",
-           sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
-           sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " are free");
-    }
-    stats_.bytes_in_use += static_cast<int64_t>(bytes);
-    stats_.bytes_held = stats_.bytes_in_use;
-    stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, stats_.bytes_in_use);
-    ++stats_.blocks_in_use;
-    ++stats_.system_allocations;
-    return data;
-  }
-
-  void deallocate(void* data, size_t bytes) noexcept override {
-    ::operator delete(data, std::align_val_t(256));
-    const std::lock_guard lock(mutex_);
-    stats_.bytes_in_use -= static_cast<int64_t>(bytes);
-    stats_.bytes_held = stats_.bytes_in_use;
-    --stats_.blocks_in_use;
-  }
-
-  AllocatorStats stats() const override {
-    const std::lock_guard lock(mutex_);
-    return stats_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  AllocatorStats stats_;
-};
-
 }  // namespace
 
 std::string_view to_string(Isa isa) {
   constexpr std::string_view names[] = {"baseline", "avx2", "avx512"};
   return names[static_cast<int>(isa)];
-}
-
-std::shared_ptr<Allocator> host_allocator() {
-  static const auto allocator = std::make_shared<HostAllocator>();
-  return allocator;
 }
 
 // Threads that sleep between runs; the caller works as one of them.

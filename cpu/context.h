@@ -46,7 +46,4 @@ class Cpu {
   std::unique_ptr<Team> team_;
 };
 
-// The plain allocator of host memory: 256-byte aligned, freed at once.
-std::shared_ptr<Allocator> host_allocator();
-
 }  // namespace gradus

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/random.h"
-#include "cpu/context.h"
+#include "cpu/host_allocator.h"
 #include "tests/support/compare.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gpu.h"

@@ -32,6 +32,7 @@ target_sources(gradus PUBLIC
     autograd/saved.h
     autograd/tape.h
     cpu/context.h
+    cpu/host_allocator.h
     cuda/context.h
     cuda/graph.h
     nn/capture.h
