@@ -21,7 +21,8 @@ const std::vector<Function>& functions() {
 OpCase make_case(const Function& function, const Shape& shape, const std::string& name,
                  bool channels_last = false, bool benchmark = false) {
   OpCase result;
-  result.name = std::string(to_string(function.activation)) + "_" + name;
+  result.function = to_string(function.activation);
+  result.name = result.function + "_" + name;
   result.inputs = {{.name = "x", .shape = shape, .std = 3, .channels_last = channels_last}};
   result.forward = [activation = function.activation](std::span<const Tensor> in) {
     return activate(in[0], activation);

@@ -37,6 +37,7 @@ struct Operands {
 OpCase make_case(const Operation& op, const Operands& operands) {
   const Shape y = broadcast_shapes(operands.a, operands.b, "cases");
   OpCase result;
+  result.function = op.name;
   result.name = op.name + "_" + operands.name;
   result.inputs = {{.name = "a", .shape = operands.a, .channels_last = operands.channels_last},
                    {.name = "b", .shape = operands.b, .positive = op.positive_b}};
@@ -57,6 +58,7 @@ OpCase make_case(const Operation& op, const Operands& operands) {
 OpCase affine_case(const Shape& shape, double scale, double shift, std::string name) {
   const ref::Array factor = ref::full({}, scale), term = ref::full({}, shift);
   OpCase result;
+  result.function = "affine";
   result.name = "affine_" + std::move(name);
   result.inputs = {{.name = "x", .shape = shape}};
   result.forward = [=](std::span<const Tensor> in) { return affine(in[0], scale, shift); };

@@ -9,9 +9,21 @@ namespace gradus {
 #include "gradus_cases.inc"
 #undef GRADUS_CASES
 
+namespace {
+
+std::vector<OpCase> labelled(std::vector<OpCase> cases, std::string_view op) {
+  for (OpCase& op_case : cases) {
+    op_case.op = op;
+    if (op_case.function.empty()) op_case.function = op;
+  }
+  return cases;
+}
+
+}  // namespace
+
 std::vector<OpCase> cases_of(std::string_view name) {
 #define GRADUS_CASES(op) \
-  if (name == #op) return op##_cases();
+  if (name == #op) return labelled(op##_cases(), #op);
 #include "gradus_cases.inc"
 #undef GRADUS_CASES
   fail(ErrorCode::invalid_argument, "cases", "there is no op with cases called ", name);

@@ -45,6 +45,8 @@ struct OpCase {
   // no on-chip memory and is read twice; 0: the launches' own count, each operand once.
   double forward_passes = 0;
   double backward_passes = 0;
+  std::string op;        // as in CMakeLists.txt; cases_of fills it in
+  std::string function;  // a row of docs/coverage.md: "gelu"; not given: the op
 };
 
 // All cases of one op, by the name it has in CMakeLists.txt; throws on an unknown name.

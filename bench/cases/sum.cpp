@@ -19,7 +19,8 @@ OpCase make_case(const Reduction& reduction, bool is_mean) {
   const bool keepdim = reduction.keepdim;
   const Shape shape = reduction.x;
   OpCase result;
-  result.name = (is_mean ? "mean_" : "sum_") + reduction.name;
+  result.function = is_mean ? "mean" : "sum";
+  result.name = result.function + "_" + reduction.name;
   result.inputs = {
       {.name = "x", .shape = shape, .mean = 0.5, .channels_last = reduction.channels_last}};
   result.forward = [=](std::span<const Tensor> in) {

@@ -23,7 +23,7 @@ target_link_libraries(gradus PRIVATE $<BUILD_INTERFACE:gradus_options> PUBLIC Th
                       PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
 # The OpCase lists, one file per op, used by tests, bench and compare.
-add_library(gradus_cases STATIC bench/cases/op_case.cpp)
+add_library(gradus_cases STATIC bench/cases/launches.cpp bench/cases/op_case.cpp)
 target_link_libraries(gradus_cases PRIVATE gradus_options PUBLIC gradus)
 
 # cpu/ is compiled once per instruction set; cpu/dispatch.h chooses at run time.
@@ -95,8 +95,32 @@ function(gradus_add_op op)
   set_property(GLOBAL APPEND PROPERTY GRADUS_OPS ${op})
 endfunction()
 
+# Writes gradus_contracts.inc, which includes the contract of every op, and gradus_launches.inc, a line
+# GRADUS_LAUNCH(op, Struct) per argument struct, told by its member `support`.
+function(gradus_list_launches)
+  get_property(ops GLOBAL PROPERTY GRADUS_OPS)
+  set(contracts "")
+  set(launches "")
+  foreach(op IN LISTS ops)
+    set(path ${PROJECT_SOURCE_DIR}/core/ops/${op}.h)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    string(APPEND contracts "#include \"core/ops/${op}.h\"\n")
+    file(STRINGS ${path} lines REGEX "^struct [A-Za-z0-9]+[^;]*{$|static constexpr Support support")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "^struct ([A-Za-z0-9]+)")
+        set(struct ${CMAKE_MATCH_1})
+      else()
+        string(APPEND launches "GRADUS_LAUNCH(${op}, ${struct})\n")
+      endif()
+    endforeach()
+  endforeach()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/gradus_contracts.inc CONTENT "${contracts}")
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/gradus_launches.inc CONTENT "${launches}")
+endfunction()
+
 # Writes what depends on the whole list of ops: build_config.h and the list of case files.
 function(gradus_finish)
+  gradus_list_launches()
   get_property(cases GLOBAL PROPERTY GRADUS_CASES)
   set(lines "")
   foreach(op IN LISTS cases)

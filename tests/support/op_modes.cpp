@@ -9,6 +9,7 @@
 #include "core/launch.h"
 #include "cpu/context.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/coverage.h"
 #include "tests/support/guard_allocator.h"
 #if GRADUS_HAS_CUDA
 #include "cuda/context.h"
@@ -63,20 +64,27 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
       op_case.reference_backward ? draw_upstream(want.shape, y_dtype, 2) : ref::Array();
   const CaseRun got = run_case(op_case, arrays, dy, dtype, device);
   ASSERT_EQ(to_string(got.y.shape()), to_string(want.shape));
-  EXPECT_TRUE(
-      agrees(got.y.to_vector<double>(), want.data, y_dtype, op_case.reduction, op_case.scale))
-      << "y";
-  if (!op_case.reference_backward) return;
+  const std::vector<double> got_y = got.y.to_vector<double>();
+  EXPECT_TRUE(agrees(got_y, want.data, y_dtype, op_case.reduction, op_case.scale)) << "y";
+  MeasuredError forward, backward;
+  forward.add(got_y, want.data, y_dtype, op_case);
+  record_coverage(op_case, dtype, device, Direction::forward, forward);
+  if (!op_case.reference_backward) {
+    return record_coverage(op_case, dtype, device, Direction::backward, std::nullopt);
+  }
   const std::vector<ref::Array> want_grads = op_case.reference_backward(arrays, dy);
   ASSERT_EQ(got.grads.size(), want_grads.size());
   size_t i = 0;
   for (const CaseInput& input : op_case.inputs) {
     if (!is_differentiable(input)) continue;
-    EXPECT_TRUE(agrees(got.grads[i].to_vector<double>(), want_grads[i].data,
-                       dtype_of_input(input, dtype), op_case.reduction, op_case.scale))
+    const DType grad_dtype = dtype_of_input(input, dtype);
+    const std::vector<double> got_grad = got.grads[i].to_vector<double>();
+    EXPECT_TRUE(agrees(got_grad, want_grads[i].data, grad_dtype, op_case.reduction, op_case.scale))
         << "gradient of " << input.name;
+    backward.add(got_grad, want_grads[i].data, grad_dtype, op_case);
     ++i;
   }
+  record_coverage(op_case, dtype, device, Direction::backward, backward);
 }
 
 }  // namespace
