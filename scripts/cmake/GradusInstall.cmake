@@ -61,6 +61,7 @@ target_sources(gradus PUBLIC
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
   autograd/ops/class_labels.h
+  autograd/ops/row_norm.h
   nn/data/cifar10.h
   nn/data/idx.h
   nn/io/atomic_file.h

@@ -1,0 +1,44 @@
+#include "core/ops/layer_norm.h"
+
+#include "cpu/dispatch.h"
+#include "cpu/row_norm.h"
+
+namespace gradus::GRADUS_ISA {
+
+void run(Cpu& cpu, const LayerNormForward& args) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    run_forward<true>(cpu, RowNormForward<T>{.x = args.x.as<T>(),
+                                             .gamma = args.gamma.as<A>(),
+                                             .beta = args.beta.as<A>(),
+                                             .y = args.y.as<T>(),
+                                             .mean = args.mean.as<A>(),
+                                             .rstd = args.rstd.as<A>(),
+                                             .rows = args.x.shape[0],
+                                             .m = args.x.shape[1],
+                                             .eps = args.eps});
+  });
+}
+
+void run(Cpu& cpu, const LayerNormBackward& args) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    run_backward<true>(cpu, RowNormBackward<T>{.x = args.x.as<T>(),
+                                               .dy = args.dy.as<T>(),
+                                               .gamma = args.gamma.as<A>(),
+                                               .mean = args.mean.as<A>(),
+                                               .rstd = args.rstd.as<A>(),
+                                               .dx = args.dx.as<T>(),
+                                               .dgamma = args.dgamma.as<A>(),
+                                               .dbeta = args.dbeta.as<A>(),
+                                               .rows = args.x.shape[0],
+                                               .m = args.x.shape[1]});
+  });
+}
+
+}  // namespace gradus::GRADUS_ISA
+
+GRADUS_DISPATCH(LayerNormForward)
+GRADUS_DISPATCH(LayerNormBackward)

@@ -1,0 +1,41 @@
+#include "core/ops/layer_norm.h"
+
+#include "cuda/row_norm_forward.cuh"
+#include "cuda/row_norm_split_backward.cuh"
+
+namespace gradus {
+
+void run(Cuda& cuda, const LayerNormForward& args) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    run_forward<true>(cuda, RowNormForward<T>{.x = args.x.as<T>(),
+                                              .gamma = args.gamma.as<A>(),
+                                              .beta = args.beta.as<A>(),
+                                              .y = args.y.as<T>(),
+                                              .mean = args.mean.as<A>(),
+                                              .rstd = args.rstd.as<A>(),
+                                              .rows = args.x.shape[0],
+                                              .m = args.x.shape[1],
+                                              .eps = static_cast<A>(args.eps)});
+  });
+}
+
+void run(Cuda& cuda, const LayerNormBackward& args) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    run_backward<true>(cuda, RowNormBackward<T>{.x = args.x.as<T>(),
+                                                .dy = args.dy.as<T>(),
+                                                .gamma = args.gamma.as<A>(),
+                                                .mean = args.mean.as<A>(),
+                                                .rstd = args.rstd.as<A>(),
+                                                .dx = args.dx.as<T>(),
+                                                .dgamma = args.dgamma.as<A>(),
+                                                .dbeta = args.dbeta.as<A>(),
+                                                .rows = args.x.shape[0],
+                                                .m = args.x.shape[1]});
+  });
+}
+
+}  // namespace gradus
