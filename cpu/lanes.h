@@ -54,7 +54,9 @@ inline void narrow(BFloat16* y, Lanes<float> v) {
 inline Lanes<float> widen(const Half* x) {
   Lanes<float> v;
 #if defined(__AVX512F__)
-  v = (Lanes<float>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  // All lanes; the form without a mask makes g++ 12 warn of its own header.
+  v = (Lanes<float>)_mm512_maskz_cvtph_ps(0xFFFF,
+                                          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 #elif defined(__F16C__)
   for (int half = 0; half < 2; ++half) {
     const __m256 part =
