@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""`gradus bench layers` and PyTorch in turn, layer by layer, on one GPU: a table of ratios.
+
+    python3 bench/torch_layers.py --gradus build/gradus [--layer NAME]... [--dtype f32,bf16]
+                                  [--compile] [--json FILE]
+
+A ratio above 1 means that gradus is faster than the better of PyTorch's eager mode and, with
+--compile, torch.compile. Both sides run many calls in one CUDA graph, so that no host time counts;
+cold rotates over copies of the operands of 400 MB in all. Backward includes the gradients of all
+parameters. Needs PyTorch 2.4 or later with CUDA.
+"""
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import tempfile
+
+import torch
+import torch.nn as nn
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16,
+          "bf16": torch.bfloat16}
+COLD_BYTES = 400 << 20
+
+
+class Call(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, x):
+        return self.call(x)
+
+
+def reduction(name, axes):
+    if name == "norm2":
+        return Call(lambda x: torch.linalg.vector_norm(x, dim=axes))
+    if name in ("max", "min"):
+        return Call(lambda x: getattr(torch, "a" + name)(x, dim=axes))
+    if name == "prod":
+        return Call(lambda x: x.prod(axes[0]))
+    return Call(lambda x: getattr(torch, name)(x, dim=axes))
+
+
+ACTIVATIONS = {
+    "relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU("tanh"), "silu": nn.SiLU, "mish": nn.Mish, "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh, "softplus": nn.Softplus, "hardswish": nn.Hardswish,
+    "hardsigmoid": nn.Hardsigmoid,
+}
+
+
+def twin(layer, case, shape):
+    """The PyTorch module that does what a case of gradus does, or None."""
+    if layer == "batch_norm":
+        return nn.BatchNorm2d(shape[1]).train(case.startswith("train"))
+    if layer == "group_norm":
+        if case.startswith("instance"):
+            return nn.InstanceNorm2d(shape[1], affine=True)
+        return nn.GroupNorm(32, shape[1])
+    if layer == "layer_norm":
+        return nn.LayerNorm(shape[-1])
+    if layer == "rms_norm":
+        return nn.RMSNorm(shape[-1])
+    if layer == "local_response_norm":
+        return nn.LocalResponseNorm(5)
+    if layer == "softmax":
+        kind = nn.LogSoftmax if case.startswith("log") else nn.Softmax
+        return kind(1)
+    if layer == "activation":
+        name = re.match(r"[a-z_]+(6)?(?=_\d|_large|_small|$)", case)
+        return ACTIVATIONS[name.group()]() if name else None
+    if layer == "max_pool2d":
+        return nn.MaxPool2d(2)
+    if layer == "avg_pool2d":
+        return nn.AvgPool2d(2)
+    if layer in ("sum", "reduce"):
+        name = re.match(r"[a-z]+2?", case).group()
+        axes = (0, 2, 3) if "023" in case else (1,)
+        return reduction(name, axes)
+    return None
+
+
+def graph_time(calls, repeats=15):
+    """Median ms of one of the calls, all of them in one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            calls[0]()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    rounds = max(1, 20 // len(calls))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for _ in range(rounds):
+            kept = [call() for call in calls]  # results of one round stay apart
+            del kept
+    graph.replay()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) / (rounds * len(calls)))
+    del graph
+    return statistics.median(times)
+
+
+def time_module(module, row):
+    dtype, shape = DTYPES[row["dtype"]], json.loads(row["shape"])
+    channels_last = "channels_last" in row["case"]
+    module = module.to("cuda", dtype)
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)
+    size = torch.Size(shape).numel() * torch.finfo(dtype).bits // 8
+    copies = max(1, COLD_BYTES // (2 * size)) if row["cold"] else 1
+
+    def operand():
+        x = torch.randn(shape, device="cuda", dtype=dtype)
+        if channels_last:
+            x = x.to(memory_format=torch.channels_last)
+        return x.requires_grad_()
+
+    xs = [operand() for _ in range(copies)]
+    with torch.no_grad():
+        dys = [torch.randn_like(module(x)) for x in xs]
+    forward = graph_time([lambda x=x: module(x) for x in xs])
+    parameters = list(module.parameters())
+    both = graph_time([lambda x=x, dy=dy: torch.autograd.grad(module(x), [x] + parameters, dy)
+                       for x, dy in zip(xs, dys)])
+    return forward, both - forward
+
+
+def rival(row, compiled):
+    """Best forward and backward ms of PyTorch's modes, each with the mode's name."""
+    module = twin(row["layer"], row["case"], json.loads(row["shape"]))
+    if module is None:
+        return None
+    modes = {"eager": time_module(module, row)}
+    if compiled:
+        torch._dynamo.reset()
+        modes["compile"] = time_module(torch.compile(module), row)
+    return [min((times[side], mode) for mode, times in modes.items()) for side in (0, 1)]
+
+
+def run_gradus(program, layer, dtypes):
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([program, "bench", "layers", "--device", "cuda", "--layer", layer,
+                        "--dtype", dtypes, "--json", file.name],
+                       check=True, stdout=subprocess.DEVNULL)
+        return json.load(file)
+
+
+LAYERS = ["batch_norm", "group_norm", "layer_norm", "rms_norm", "local_response_norm", "softmax",
+          "activation", "max_pool2d", "avg_pool2d", "sum", "reduce"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gradus", required=True)
+    parser.add_argument("--layer", action="append", choices=LAYERS)
+    parser.add_argument("--dtype", default="f32,bf16")
+    parser.add_argument("--compile", action="store_true",
+                        help="also torch.compile, of cold operands (minutes)")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
+    print(f"{'':54}{'gradus ms':>10}{'% copy':>8}{'PyTorch ms':>11}{'ratio':>7}")
+    rows = []
+    for layer in args.layer or LAYERS:
+        for row in run_gradus(args.gradus, layer, args.dtype)["rows"]:
+            best = rival(row, args.compile and row["cold"])
+            name = f"{layer} {row['case']} {row['shape']} {row['dtype']}"
+            name += " cold" if row["cold"] else " warm"
+            for side, key in enumerate(("forward", "backward")):
+                if best is None or key not in row:
+                    continue
+                ms, mode = best[side]
+                row[key].update({"torch_ms": ms, "torch_mode": mode, "ratio": ms / row[key]["ms"]})
+                print(f"{name if side == 0 else '    backward':54}{row[key]['ms']:10.4f}"
+                      f"{100 * row[key]['share']:8.1f}{ms:11.4f}{ms / row[key]['ms']:7.2f} {mode}",
+                      flush=True)
+            rows.append(row)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+                       "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
