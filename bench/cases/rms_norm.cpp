@@ -83,7 +83,7 @@ std::vector<OpCase> rms_norm_cases() {
       {.name = "row_20001", .shape = {2, 20001}},
       {.name = "row_70000", .shape = {2, 70000}},
       {.name = "offset", .shape = {12, 256}, .mean = 1e4, .std = 1},
-      {.name = "many_rows", .shape = {1031, 3}},
+      {.name = "many_rows", .shape = {1031, 5}},
       {.name = "rows_32768x4096_cold", .shape = {32768, 4096}, .benchmark = true},
       {.name = "rows_8192x1024_warm", .shape = {8192, 1024}, .benchmark = true},
       {.name = "chw_256x64x32x32_cold", .shape = {256, 64, 32, 32}, .axes = 3, .benchmark = true},

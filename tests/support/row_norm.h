@@ -1,0 +1,60 @@
+// What the tests of layer_norm and rms_norm share: a suite that runs on both devices, and both ops
+// under one call.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "autograd/ops/layer_norm.h"
+#include "autograd/ops/rms_norm.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/gpu.h"
+#include "tests/support/op_modes.h"
+
+namespace gradus::test {
+
+using Values = std::vector<double>;
+
+inline void expect_near(const Tensor& got, const Values& want, double tolerance) {
+  const Values values = got.to_vector<double>();
+  ASSERT_EQ(values.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isnan(want[i])) {
+      EXPECT_TRUE(std::isnan(values[i])) << "at " << i << ": " << values[i];
+    } else {
+      EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
+    }
+  }
+}
+
+// The values of a row again and again.
+inline Values repeated(const Values& row, int64_t times) {
+  Values values;
+  values.reserve(row.size() * static_cast<size_t>(times));
+  for (int64_t i = 0; i < times; ++i) values.insert(values.end(), row.begin(), row.end());
+  return values;
+}
+
+// Runs on the CPU and, where there is one, on the GPU.
+class RowNorm : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
+  Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
+    return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
+  }
+  Tensor leaf(const Values& values, const Shape& shape, DType dtype = DType::f64) {
+    return tensor(values, shape, dtype).set_requires_grad(true);
+  }
+  Tensor filled(const Shape& shape, double value, DType dtype = DType::f64) {
+    return Tensor::full(shape, value, {.dtype = dtype, .device = GetParam()});
+  }
+};
+
+inline constexpr DType kFloatingTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+}  // namespace gradus::test
+
+// Instantiates a suite derived from RowNorm on both devices.
+#define GRADUS_ON_BOTH_DEVICES(suite)                               \
+  INSTANTIATE_TEST_SUITE_P(On, suite, testing::Values(kCpu, kCuda), \
+                           [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; })
