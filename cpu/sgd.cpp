@@ -2,7 +2,7 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/loops.h"
-#include "cpu/parallel.h"
+#include "cpu/multi_tensor.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
@@ -34,16 +34,14 @@ void run(Cpu& cpu, const SgdStep& args) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
     const SgdNumbers<A> k = sgd_numbers<A>(args);
-    for (const SgdTensor& tensor : args.tensors) {
-      T* p = tensor.p.as<T>();
-      const T* dp = tensor.dp.as<T>();
-      A* buf = tensor.buf.as<A>();
-      const bool first = step == tensor.born + 1;
-      parallel_tiles(cpu, tensor.p.numel(), kTile, [&](int64_t begin, int64_t end) {
-        A* tile_buf = buf == nullptr ? nullptr : buf + begin;
-        update<T>(k, static_cast<A>(lr), p + begin, dp + begin, tile_buf, first, end - begin);
-      });
-    }
+    const auto count = [](const SgdTensor& tensor) { return tensor.p.numel(); };
+    for_each_tensor_tile(
+        cpu, args.tensors, count, [&](size_t t, int64_t begin, int64_t end, int64_t) {
+          const SgdTensor& tensor = args.tensors[t];
+          A* buf = tensor.buf.as<A>();
+          update<T>(k, static_cast<A>(lr), tensor.p.as<T>() + begin, tensor.dp.as<T>() + begin,
+                    buf == nullptr ? nullptr : buf + begin, step == tensor.born + 1, end - begin);
+        });
   });
 }
 

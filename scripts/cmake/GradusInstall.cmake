@@ -50,6 +50,9 @@ target_sources(gradus PUBLIC
     nn/loss.h
     nn/models.h
     nn/module.h
+    nn/optim/adam.h
+    nn/optim/clip_grad.h
+    nn/optim/muon.h
     nn/optim/optimizer.h
     nn/optim/schedule.h
     nn/optim/sgd.h
