@@ -102,6 +102,7 @@ OpCase loss_case(const Variant& v) {
   };
   result.reduction = v.reduction == Reduction::none ? 1 : v.shape.numel();
   result.benchmark = v.benchmark;
+  result.function = v.loss == "bce" ? "binary_cross_entropy_with_logits" : v.loss + "_loss";
   return result;
 }
 
