@@ -112,7 +112,7 @@ TEST_P(Conv2d, AgreesWithPyTorch) {
   EXPECT_EQ(cases, 18);
 }
 
-TEST_P(Conv2dFaults, D050UncoveredColumns) {
+TEST_P(Conv2dFaults, D050_UncoveredColumns) {
   const Values x{1, 2, 3, 4, 5, 6};
   const Known along_w{.x_shape = {1, 1, 1, 6},
                       .x = x,
@@ -143,7 +143,7 @@ TEST_P(Conv2dFaults, D050UncoveredColumns) {
   expect_known(both);
 }
 
-TEST_P(Conv2dFaults, D051StrideBeyondKernel) {
+TEST_P(Conv2dFaults, D051_StrideBeyondKernel) {
   Known known{.x_shape = {1, 1, 1, 8},
               .x = {1, 2, 3, 4, 5, 6, 7, 8},
               .w_shape = {1, 1, 1, 2},
@@ -159,7 +159,7 @@ TEST_P(Conv2dFaults, D051StrideBeyondKernel) {
   expect_known(known);
 }
 
-TEST_P(Conv2dFaults, D052GroupOffsets) {
+TEST_P(Conv2dFaults, D052_GroupOffsets) {
   Values want(16, 0.0);
   std::fill(want.begin() + 8, want.end(), 1.0);
   expect_known({.x_shape = {1, 4, 1, 1},
@@ -200,7 +200,7 @@ TEST_P(Conv2dFaults, D052GroupOffsets) {
   }
 }
 
-TEST_P(Conv2dFaults, D053StrideIsNotDilation) {
+TEST_P(Conv2dFaults, D053_StrideIsNotDilation) {
   Known known{.x_shape = {1, 1, 1, 7},
               .x = {1, 2, 3, 4, 5, 6, 7},
               .w_shape = {1, 1, 1, 3},
@@ -218,7 +218,7 @@ TEST_P(Conv2dFaults, D053StrideIsNotDilation) {
   expect_known(known);
 }
 
-TEST_P(Conv2dFaults, D054PaddingBeyondKernel) {
+TEST_P(Conv2dFaults, D054_PaddingBeyondKernel) {
   expect_known({.x_shape = {1, 1, 1, 2},
                 .x = {1, 2},
                 .w_shape = {1, 1, 1, 3},
@@ -230,7 +230,7 @@ TEST_P(Conv2dFaults, D054PaddingBeyondKernel) {
                 .dw = {3, 3, 3}});
 }
 
-TEST_P(Conv2dFaults, D055EmptyOutputs) {
+TEST_P(Conv2dFaults, D055_EmptyOutputs) {
   const auto run = [&](const Shape& x, const Conv2dOptions& options) {
     return conv2d(ones(x), ones({1, 1, 3, 3}), {}, options);
   };
@@ -249,7 +249,7 @@ TEST_P(Conv2dFaults, D055EmptyOutputs) {
   EXPECT_EQ(values(bias.grad()), Values(3, 0.0));
 }
 
-TEST_P(Conv2dFaults, D056DepthwiseStride) {
+TEST_P(Conv2dFaults, D056_DepthwiseStride) {
   expect_known({.x_shape = {1, 2, 1, 5},
                 .x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
                 .w_shape = {2, 1, 1, 3},

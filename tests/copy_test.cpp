@@ -35,7 +35,7 @@ void expect_equal(const std::vector<double>& got, const std::vector<double>& exp
   }
 }
 
-TEST_P(CopyTest, Bf16RoundsToNearestEvenAndKeepsNan) {
+TEST_P(CopyTest, D107_Bf16RoundsToNearestEvenAndKeepsNan) {
   const std::vector<float> values = {0.2691408770f, 3.14f,   1.00390625f, 1.01171875f,
                                      NAN,           3.4e38f, -0.0f,       1e-40f};
   expect_equal(converted(values, DType::f32, DType::bf16),

@@ -102,7 +102,7 @@ void check_boundaries(DType dtype, const std::function<Tensor(const std::vector<
   }
 }
 
-TEST_P(Conversion, RoundsToNearestEvenAtEveryBoundary) {
+TEST_P(Conversion, D107_RoundsToNearestEvenAtEveryBoundary) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     check_boundaries<float>(dtype, [&](const auto& values) { return tensor(values); });
   }
@@ -117,7 +117,7 @@ TEST_P(Conversion, RoundsF64Once) {
 }
 
 // Fault D107.
-TEST_P(Conversion, Bfloat16Examples) {
+TEST_P(Conversion, D107_Bfloat16Examples) {
   const uint32_t nan_bits = 0x7F800001u;
   float nan;
   std::memcpy(&nan, &nan_bits, 4);

@@ -70,7 +70,7 @@ TEST(Idx, EmptyArray) {
   EXPECT_TRUE(array.bytes.empty());
 }
 
-TEST(Idx, TruncatedHeader) {
+TEST(Idx, D087_TruncatedHeader) {
   const TempDir dir;
   const Bytes header = idx_header(0x08, {10, 28, 28});
   for (const size_t present : {0, 3, 4, 8, 15}) {
@@ -88,7 +88,7 @@ TEST(Idx, TruncatedHeader) {
                "needs 7840 bytes of data, has 0");
 }
 
-TEST(Idx, TruncatedPayload) {
+TEST(Idx, D088_TruncatedPayload) {
   const TempDir dir;
   const Bytes bytes = join({idx_header(0x08, {10, 28, 28}), counting(100)});
   for (const Bytes& content : {bytes, gzip(bytes)}) {
@@ -98,7 +98,7 @@ TEST(Idx, TruncatedPayload) {
   }
 }
 
-TEST(Idx, HeaderThatPromisesMoreThanTheMemory) {
+TEST(Idx, D088_HeaderThatPromisesMoreThanTheMemory) {
   const TempDir dir;
   const Bytes huge = join({idx_header(0x08, {0xFFFFFFFF, 28, 28}), counting(100)});
   const Bytes wraps = join({idx_header(0x08, {65536, 65536, 65536}), counting(100)});
@@ -125,7 +125,7 @@ TEST(Idx, OversizedPayload) {
                "needs 6 bytes of data, has more");
 }
 
-TEST(Idx, WrongMagic) {
+TEST(Idx, D089_WrongMagic) {
   const TempDir dir;
   const Bytes tail = counting(12);
   EXPECT_ERROR(read_idx(dir.file("a", join({{0x61, 0x00, 0x08, 0x01}, tail}))), ErrorCode::io,
@@ -139,7 +139,7 @@ TEST(Idx, WrongMagic) {
                ErrorCode::io, "at most 8 dimensions", "got 9");
 }
 
-TEST(Idx, OnlySixElementTypes) {
+TEST(Idx, D089_OnlySixElementTypes) {
   const TempDir dir;
   int accepted = 0;
   for (int type = 0; type < 256; ++type) {

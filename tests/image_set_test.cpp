@@ -169,7 +169,7 @@ TEST(ImageSet, DefaultDirectory) {
   EXPECT_ERROR(default_data_dir("svhn"), ErrorCode::invalid_argument, "'svhn'");
 }
 
-TEST(Cifar10, SizeMustBeWholeRecords) {
+TEST(Cifar10, D090_SizeMustBeWholeRecords) {
   const TempDir dir;
   for (const auto& [size, records] : {std::pair{3073, 1}, {30730, 10}}) {
     ImageSet set = empty_cifar();
@@ -194,7 +194,7 @@ TEST(Cifar10, SizeMustBeWholeRecords) {
                "it fits CIFAR-100");
 }
 
-TEST(Cifar10, LabelOutOfRange) {
+TEST(Cifar10, D090_LabelOutOfRange) {
   const TempDir dir;
   ImageSet set = empty_cifar();
   const Bytes bytes = join({cifar_record(9, 0), cifar_record(10, 0)});

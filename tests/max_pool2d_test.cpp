@@ -70,7 +70,7 @@ TEST_P(MaxPool2d, AgreesWithPyTorch) {
   EXPECT_EQ(cases, 18);
 }
 
-TEST_P(MaxPool2dFaults, D057PaddingNeverWins) {
+TEST_P(MaxPool2dFaults, D057_PaddingNeverWins) {
   const Values x(25, -1.0);
   for (const MemoryFormat format : kFormats) {
     for (const DType dtype : kDTypes) {

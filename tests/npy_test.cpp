@@ -46,7 +46,7 @@ class Npy : public testing::Test {
   TempDir dir;
 };
 
-TEST_F(Npy, ScalarEmptyAndOneElement) {
+TEST_F(Npy, D098_ScalarEmptyAndOneElement) {
   const NpyArray scalar = read(npy(dictionary("<f8", "()"), f64_bytes({5})));
   EXPECT_EQ(scalar.dtype, DType::f64);
   EXPECT_EQ(scalar.shape, Shape{});
@@ -59,7 +59,7 @@ TEST_F(Npy, ScalarEmptyAndOneElement) {
   EXPECT_EQ(data_of(one), f64_bytes({7}));
 }
 
-TEST_F(Npy, WriterSpellsTuplesAsPythonDoes) {
+TEST_F(Npy, D099_WriterSpellsTuplesAsPythonDoes) {
   const std::pair<Shape, std::string> cases[] = {
       {{184}, "(184,)"}, {{}, "()"}, {{2, 3}, "(2, 3)"}, {{0, 4}, "(0, 4)"}};
   for (const auto& [shape, text] : cases) {
@@ -114,7 +114,7 @@ TEST_F(Npy, OtherVersionsAndSpellings) {
   EXPECT_REFUSED(join({kMagic, {1, 1}, little_endian(8, 4)}), "got 1.1");
 }
 
-TEST_F(Npy, SameBytesInAnyLocale) {
+TEST_F(Npy, D100_SameBytesInAnyLocale) {
   const Bytes data(2621 * 401, 3);
   write_npy(dir.path("classic"), DType::u8, {2621, 401}, view(data));
   const CppLocaleGuard guard;
@@ -125,7 +125,7 @@ TEST_F(Npy, SameBytesInAnyLocale) {
   EXPECT_EQ(read_npy(dir.path("grouped")).shape, (Shape{2621, 401}));
 }
 
-TEST_F(Npy, DecimalCommaOfTheCLibrary) {
+TEST_F(Npy, D100_DecimalCommaOfTheCLibrary) {
   const CLocaleGuard guard;
   if (!guard.found()) GTEST_SKIP() << "no locale with a decimal comma is installed";
   const Bytes data = f64_bytes({0.5, -1.25});

@@ -118,7 +118,7 @@ TEST_F(Safetensors, NoTensors) {
   EXPECT_TRUE(read_safetensors(dir.file("bare", framed("{}", {}))).tensors.empty());
 }
 
-TEST_F(Safetensors, HeaderLength) {
+TEST_F(Safetensors, D091_HeaderLength) {
   const Bytes tail(92, ' ');
   const Bytes all_ones(8, 0xFF);
   EXPECT_REFUSED(join({all_ones, tail}), "header length must be 2 to 92",
@@ -135,7 +135,7 @@ TEST_F(Safetensors, HeaderLength) {
   }
 }
 
-TEST_F(Safetensors, ShapeOverflow) {
+TEST_F(Safetensors, D092_ShapeOverflow) {
   const auto entry = [](const std::string& shape, const std::string& offsets) {
     return "{\"dtype\":\"F32\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
   };
@@ -154,7 +154,7 @@ TEST_F(Safetensors, ShapeOverflow) {
                  "at most 8 dimensions", "got 9");
 }
 
-TEST_F(Safetensors, FormOfOffsets) {
+TEST_F(Safetensors, D093_FormOfOffsets) {
   const auto entry = [](const std::string& offsets) {
     return R"({"dtype":"F32","shape":[4],"data_offsets":)" + offsets + "}";
   };
@@ -178,7 +178,7 @@ std::string two_f32(const std::string& a_offsets, const std::string& b_offsets) 
          R"(},"B":{"dtype":"F32","shape":[2],"data_offsets":)" + b_offsets + "}}";
 }
 
-TEST_F(Safetensors, DataIsCoveredExactlyOnce) {
+TEST_F(Safetensors, D094_DataIsCoveredExactlyOnce) {
   EXPECT_REFUSED(with_data(two_f32("[0,8]", "[4,12]"), 12), "\"B\" overlaps",
                  "begins at 4, expected 8");
   EXPECT_REFUSED(with_data(two_f32("[0,8]", "[0,8]"), 8), "\"B\" overlaps");
@@ -191,14 +191,14 @@ TEST_F(Safetensors, DataIsCoveredExactlyOnce) {
   EXPECT_REFUSED(with_data("{}", 1), "the tensors have 0 bytes of data, the file has 1");
 }
 
-TEST_F(Safetensors, UnorderedButContiguous) {
+TEST_F(Safetensors, D094_UnorderedButContiguous) {
   const Bytes bytes = framed(padded(two_f32("[8,16]", "[0,8]")), f32_bytes({1, 2, 3, 4}));
   const SafeTensors read = read_safetensors(dir.file("w", bytes));
   EXPECT_EQ(data_of(*read.find("A")), f32_bytes({3, 4}));
   EXPECT_EQ(data_of(*read.find("B")), f32_bytes({1, 2}));
 }
 
-TEST_F(Safetensors, UnknownDType) {
+TEST_F(Safetensors, D095_UnknownDType) {
   for (const char* dtype :
        {"\"F32X\"", "\"f32\"", "\"\"", "7", "null", "\"BOOL\"", "\"F8_E4M3\""}) {
     const std::string entry =
@@ -255,7 +255,7 @@ TEST_F(Safetensors, BrokenJson) {
   EXPECT_REFUSED(framed("{\"a\":" + std::string(100'000, '[') + "}", {}), "nested deeper than 3");
 }
 
-TEST_F(Safetensors, WriterPadsWithSpaces) {
+TEST_F(Safetensors, D096_WriterPadsWithSpaces) {
   const Bytes value = f32_bytes({1});
   for (size_t length = 1; length <= 8; ++length) {
     const std::string name(length, 'x');
@@ -272,7 +272,7 @@ TEST_F(Safetensors, WriterPadsWithSpaces) {
   }
 }
 
-TEST_F(Safetensors, ReaderTakesSpacesAndRefusesNul) {
+TEST_F(Safetensors, D096_ReaderTakesSpacesAndRefusesNul) {
   const std::string header = R"({"A":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   const Bytes value = f32_bytes({1});
   EXPECT_EQ(data_of(*read_safetensors(dir.file("w", framed(header + "   ", value))).find("A")),
@@ -281,7 +281,7 @@ TEST_F(Safetensors, ReaderTakesSpacesAndRefusesNul) {
   EXPECT_REFUSED(framed(header + std::string(3, '\0') + "}", value), "NUL byte");
 }
 
-TEST_F(Safetensors, UnalignedData) {
+TEST_F(Safetensors, D097_UnalignedData) {
   // 8 + 115 bytes of header leave both tensors at odd places.
   std::string header = R"({"A":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                        R"("B":{"dtype":"F64","shape":[1],"data_offsets":[8,16]}})";
@@ -295,7 +295,7 @@ TEST_F(Safetensors, UnalignedData) {
   EXPECT_EQ(reinterpret_cast<const double*>(b->bytes.data())[0], 3.0);
 }
 
-TEST_F(Safetensors, HeaderOfOddLength) {
+TEST_F(Safetensors, D097_HeaderOfOddLength) {
   // A header of 66 bytes puts the data at byte 74, and the U8 puts the F32 three bytes further.
   std::string header = R"({"A":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   header.resize(66, ' ');
@@ -308,7 +308,7 @@ TEST_F(Safetensors, HeaderOfOddLength) {
             f32_bytes({1, 2}));
 }
 
-TEST_F(Safetensors, SameBytesInAnyLocale) {
+TEST_F(Safetensors, D100_SameBytesInAnyLocale) {
   const Bytes zeros(2621 * 401 * 4, 0);
   const SafeTensorView tensor{"w", DType::f32, {2621, 401}, view(zeros)};
   write_safetensors(dir.path("classic"), std::span(&tensor, 1));
@@ -320,7 +320,7 @@ TEST_F(Safetensors, SameBytesInAnyLocale) {
   EXPECT_EQ(read_safetensors(dir.path("grouped")).tensors[0].shape, (Shape{2621, 401}));
 }
 
-TEST_F(Safetensors, DecimalCommaOfTheCLibrary) {
+TEST_F(Safetensors, D100_DecimalCommaOfTheCLibrary) {
   const CLocaleGuard guard;
   if (!guard.found()) GTEST_SKIP() << "no locale with a decimal comma is installed";
   const Bytes values = f32_bytes({0.5f, -1.25f});

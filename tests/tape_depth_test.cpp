@@ -51,7 +51,7 @@ TEST(TapeDepth, AMillionNodesGoOutOfScope) {
   });
 }
 
-TEST(TapeDepth, AMillionNodesGoBackward) {
+TEST(TapeDepth, D075_AMillionNodesGoBackward) {
   on_small_stack([] {
     const int64_t before = blocks_in_use();
     {
@@ -64,8 +64,8 @@ TEST(TapeDepth, AMillionNodesGoBackward) {
   });
 }
 
-// Fault D074: each node is reached by two ways.
-TEST(TapeDepth, SharedNodes) {
+// Each node is reached by two ways.
+TEST(TapeDepth, D074_SharedNodes) {
   const auto run = [](bool backward) {
     Tensor x = Tensor::ones({4}, {.dtype = DType::f64}).set_requires_grad(true);
     Tensor y = x;
@@ -77,8 +77,8 @@ TEST(TapeDepth, SharedNodes) {
   on_small_stack([&] { run(false), run(true); });
 }
 
-// Fault D075, with a graph that is kept and freed later.
-TEST(TapeDepth, RetainedGraphIsFreedWithItsResult) {
+// A graph that is kept and freed later.
+TEST(TapeDepth, D075_RetainedGraphIsFreedWithItsResult) {
   on_small_stack([] {
     const Tensor x = scalar_leaf(2);
     {

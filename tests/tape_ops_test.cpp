@@ -2,20 +2,43 @@
 // exact doubling of retained gradients, and no gradient from data that was changed meanwhile.
 #include <gtest/gtest.h>
 
-#include "cpu/context.h"
+#include "autograd/ops/arithmetic.h"
+#include "core/launch.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
-std::vector<std::string> ops() { return ops_with_cases(); }
+struct OpOn {
+  std::string op;
+  Device device;
+};
 
-class TapeOps : public testing::TestWithParam<std::string> {
+void PrintTo(const OpOn& on, std::ostream* out) { *out << on.op << " on " << to_string(on.device); }
+
+std::vector<OpOn> every_op() {
+  std::vector<OpOn> list;
+  for (const std::string& op : ops_with_cases()) {
+    list.push_back({op, kCpu});
+    list.push_back({op, kCuda});
+  }
+  return list;
+}
+
+class TapeOps : public testing::TestWithParam<OpOn> {
  protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam().device); }
+
+  std::vector<Tensor> inputs_of(const OpCase& c, std::span<const ref::Array> arrays,
+                                DType dtype = DType::f64) const {
+    return make_inputs(c, arrays, dtype, GetParam().device);
+  }
+
   // The differentiable cases that are small enough to be run many times.
   std::vector<OpCase> cases() const {
-    std::vector<OpCase> list = test_cases_of(GetParam());
+    std::vector<OpCase> list = test_cases_of(GetParam().op);
     std::erase_if(list, [](const OpCase& c) {
       int64_t values = 0;
       for (const CaseInput& input : c.inputs) values += input.shape.numel();
@@ -24,12 +47,21 @@ class TapeOps : public testing::TestWithParam<std::string> {
     return list;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Every, TapeOps, testing::ValuesIn(ops()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Every, TapeOps, testing::ValuesIn(every_op()), [](const auto& info) {
+  return info.param.op + (info.param.device == kCpu ? "_Cpu" : "_Cuda");
+});
 
 Tensor upstream_of(const Tensor& y, uint64_t seed) {
   return Tensor::from_vector(draw_upstream(y.shape(), y.dtype(), seed).data, y.shape(),
-                             {.dtype = y.dtype()});
+                             {.dtype = y.dtype(), .device = y.device()});
+}
+
+// Blocks and bytes that tensors hold on the device.
+std::pair<int64_t, int64_t> live(Device device) {
+  return with_backend(device, [](auto& backend) {
+    const AllocatorStats stats = allocator_of(backend)->stats();
+    return std::pair(stats.blocks_in_use, stats.bytes_in_use);
+  });
 }
 
 std::vector<std::vector<double>> gradients(const std::vector<Tensor>& inputs) {
@@ -40,33 +72,32 @@ std::vector<std::vector<double>> gradients(const std::vector<Tensor>& inputs) {
   return list;
 }
 
-// Fault D079.
-TEST_P(TapeOps, GraphsAreFreedWithAndWithoutBackward) {
+TEST_P(TapeOps, D079_GraphsAreFreedWithAndWithoutBackward) {
   for (const OpCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const auto arrays = draw_inputs(c, DType::f32, 1);
-    auto inputs = make_inputs(c, arrays, DType::f32, kCpu);
-    const auto live = [] {
-      const AllocatorStats stats = cpu().allocator()->stats();
-      return std::pair(stats.blocks_in_use, stats.bytes_in_use);
+    auto inputs = inputs_of(c, arrays, DType::f32);
+    const Device device = GetParam().device;
+    const auto step = [&] {
+      {
+        const Tensor y = c.forward(inputs);
+        y.backward(upstream_of(y, 2));
+      }
+      for (Tensor& x : inputs) x.zero_grad();
     };
-    const auto before = live();
+    step();  // a workspace that stays is made once
+    const auto before = live(device);
     c.forward(inputs);
-    EXPECT_EQ(live(), before) << "after a forward";
-    {
-      const Tensor y = c.forward(inputs);
-      y.backward(upstream_of(y, 2));
-    }
-    for (Tensor& x : inputs) x.zero_grad();
-    EXPECT_EQ(live(), before) << "after a backward";
+    EXPECT_EQ(live(device), before) << "after a forward";
+    step();
+    EXPECT_EQ(live(device), before) << "after a backward";
   }
 }
 
-// Fault D080.
-TEST_P(TapeOps, SecondBackwardIsOneClearError) {
+TEST_P(TapeOps, D080_SecondBackwardIsOneClearError) {
   for (const OpCase& c : cases()) {
     SCOPED_TRACE(c.name);
-    const auto inputs = make_inputs(c, draw_inputs(c, DType::f64, 3), DType::f64, kCpu);
+    const auto inputs = inputs_of(c, draw_inputs(c, DType::f64, 3));
     const Tensor y = c.forward(inputs), dy = upstream_of(y, 4);
     y.backward(dy);
     EXPECT_ERROR(y.backward(dy), ErrorCode::autograd,
@@ -74,10 +105,10 @@ TEST_P(TapeOps, SecondBackwardIsOneClearError) {
   }
 }
 
-TEST_P(TapeOps, RetainedGradientsDouble) {
+TEST_P(TapeOps, D080_RetainedGradientsDouble) {
   for (const OpCase& c : cases()) {
     SCOPED_TRACE(c.name);
-    const auto inputs = make_inputs(c, draw_inputs(c, DType::f64, 3), DType::f64, kCpu);
+    const auto inputs = inputs_of(c, draw_inputs(c, DType::f64, 3));
     const Tensor y = c.forward(inputs), dy = upstream_of(y, 4);
     y.backward(dy, true);
     auto want = gradients(inputs);
@@ -89,18 +120,56 @@ TEST_P(TapeOps, RetainedGradientsDouble) {
   }
 }
 
-// Fault D077: an input or the result is changed in place after the forward.
-TEST_P(TapeOps, ChangedDataNeverGivesAGradient) {
+// Gradients add up over calls until they are cleared.
+TEST_P(TapeOps, D025_GradientsAddUp) {
+  for (const OpCase& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const auto inputs = inputs_of(c, draw_inputs(c, DType::f64, 3));
+    std::vector<std::vector<double>> want;
+    for (int call = 0; call < 3; ++call) {
+      const Tensor y = c.forward(inputs);
+      y.backward(upstream_of(y, 4));
+      if (call == 0) want = gradients(inputs);
+    }
+    for (auto& values : want) {
+      for (double& value : values) value *= 3;
+    }
+    EXPECT_EQ(gradients(inputs), want);
+  }
+}
+
+// An op between others passes on what comes down: whatever path its forward takes is recorded.
+TEST_P(TapeOps, D028_LayersBeforeLearn) {
+  for (const OpCase& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const auto arrays = draw_inputs(c, DType::f64, 9);
+    const auto alone = inputs_of(c, arrays), leaves = inputs_of(c, arrays);
+    Tensor y = c.forward(alone);
+    const Tensor dy = upstream_of(y, 10);
+    y.backward(dy);
+    std::vector<Tensor> results = leaves;
+    for (Tensor& x : results) {
+      if (x.requires_grad()) x = x * 1.0;
+    }
+    y = c.forward(results);
+    ASSERT_TRUE(y.requires_grad());
+    (y * 1.0).backward(dy);
+    EXPECT_EQ(gradients(leaves), gradients(alone));
+  }
+}
+
+// An input or the result is changed in place after the forward.
+TEST_P(TapeOps, D077_ChangedDataNeverGivesAGradient) {
   for (const OpCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const auto arrays = draw_inputs(c, DType::f64, 5);
-    auto inputs = make_inputs(c, arrays, DType::f64, kCpu);
+    auto inputs = inputs_of(c, arrays);
     Tensor y = c.forward(inputs);
     const Tensor dy = upstream_of(y, 6);
     y.backward(dy);
     const auto want = gradients(inputs);
     for (size_t changed = 0; changed <= inputs.size(); ++changed) {
-      inputs = make_inputs(c, arrays, DType::f64, kCpu);
+      inputs = inputs_of(c, arrays);
       y = c.forward(inputs);
       (changed < inputs.size() ? inputs[changed] : y).detach().fill_(0);
       try {
@@ -117,17 +186,17 @@ TEST_P(TapeOps, ChangedDataNeverGivesAGradient) {
 }
 
 // Each differentiable input alone gets the gradient that it gets among the others.
-TEST_P(TapeOps, FrozenInputs) {
+TEST_P(TapeOps, D027_FrozenInputs) {
   for (const OpCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const auto arrays = draw_inputs(c, DType::f64, 7);
-    auto inputs = make_inputs(c, arrays, DType::f64, kCpu);
+    auto inputs = inputs_of(c, arrays);
     Tensor y = c.forward(inputs);
     const Tensor dy = upstream_of(y, 8);
     y.backward(dy);
     const std::vector<Tensor> all = inputs;
     for (unsigned mask = 0; mask < 1u << all.size(); ++mask) {
-      inputs = make_inputs(c, arrays, DType::f64, kCpu);
+      inputs = inputs_of(c, arrays);
       bool any = false;
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (!inputs[i].requires_grad()) continue;

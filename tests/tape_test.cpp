@@ -49,8 +49,7 @@ TEST(Tape, WaitsForTheLastUse) {
   EXPECT_EQ(grad_of(x), Values{2 * 128 * 3 + 2});
 }
 
-// Fault D076.
-TEST(Tape, GradientsNeverShareMemory) {
+TEST(Tape, D076_GradientsNeverShareMemory) {
   const Tensor x = leaf({2}, {1}), y = leaf({3}, {1});
   const Tensor z = x + y;
   (x / z).backward();
@@ -88,8 +87,7 @@ TEST(Tape, AGradientHeldByTheUserIsNotAddedTo) {
   EXPECT_EQ(grad_of(x), (Values{2, 2}));
 }
 
-// Fault D081.
-TEST(Tape, ExpandedLeaves) {
+TEST(Tape, D081_ExpandedLeaves) {
   const Tensor base = f64({1, 2}, {1, 2}), w = f64({1, 2, 3, 4}, {2, 2});
   const Tensor identity = f64({1, 0, 0, 1}, {2, 2});
   Tensor x = base.expand({2, 2}).set_requires_grad(true);
@@ -214,8 +212,7 @@ TEST(Hooks, Refusals) {
                "register_hook: f64[1]@cpu does not require a gradient");
 }
 
-// Fault D077.
-TEST(Versions, ChangesOfSavedTensorsAreNoticedThroughViews) {
+TEST(Versions, D077_ChangesOfSavedTensorsAreNoticedThroughViews) {
   const auto bump = [](Tensor view) { view.detach().add_(Tensor::ones({}, view.options())); };
   Tensor base = f64({1, 2, 3, 4}, {2, 2});
   const Tensor x = leaf({1, 1, 1, 1}, {2, 2});
@@ -235,8 +232,7 @@ TEST(Versions, ChangesOfSavedTensorsAreNoticedThroughViews) {
   w.backward();
 }
 
-// Fault D078.
-TEST(Versions, RefusedWritesLeaveNoTrace) {
+TEST(Versions, D078_RefusedWritesLeaveNoTrace) {
   Tensor a = leaf({1, 2, 3}, {3});
   Tensor result = a * 2.0, plain = f64({1, 1, 1}, {3});
   const Tensor ones = f64({1, 1, 1}, {3});
