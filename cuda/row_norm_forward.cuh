@@ -193,7 +193,7 @@ void launch_split_forward(Cuda& cuda, const RowNormForward<T>& f) {
 
 template <class T, int N, bool kMean>
 void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
-  const int64_t limit = shared_memory_limit(cuda.info().compute_major, cuda.info().compute_minor);
+  const int64_t limit = row_norm_shared_limit(cuda.info().compute_major, cuda.info().compute_minor);
   const RowNormPlan plan = plan_row_norm_forward(f.rows, f.m, sizeof(T), N, limit);
   if (plan.split) return launch_split_forward<T, N, kMean>(cuda, f);
   const LaunchShape shape{.grid = dim3(exact_blocks(plan.blocks, "row_norm")),

@@ -117,11 +117,12 @@ inline SplitRowsPlan plan_split_rows(int64_t rows, int64_t m, int width) {
   return plan;
 }
 
-// Shared memory that a block may ask for, by compute capability.
-inline int64_t shared_memory_limit(int major, int minor) {
-  if (major == 9 || major == 10) return 227 * 1024;
-  if (major == 8 && (minor == 0 || minor == 7)) return 163 * 1024;
-  return 99 * 1024;
+// Dynamic shared memory that a block may ask for, by compute capability, less what the kernels use
+// besides.
+inline int64_t row_norm_shared_limit(int major, int minor) {
+  const bool large = major == 8 && (minor == 0 || minor == 7);
+  const int64_t all = major == 9 || major == 10 ? 227 : large ? 163 : 99;
+  return (all - 2) * 1024;
 }
 
 }  // namespace gradus

@@ -128,7 +128,7 @@ void launch_split_backward(Cuda& cuda, RowNormBackward<T> f) {
 template <class T, int N, bool kMean>
 void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   using A = acc_t<T>;
-  const int64_t limit = shared_memory_limit(cuda.info().compute_major, cuda.info().compute_minor);
+  const int64_t limit = row_norm_shared_limit(cuda.info().compute_major, cuda.info().compute_minor);
   const RowNormPlan plan = plan_row_norm_backward(f.rows, f.m, sizeof(T), N, limit);
   if (plan.split) return launch_split_backward<T, N, kMean>(cuda, f);
   if (f.dgamma != nullptr || f.dbeta != nullptr) {

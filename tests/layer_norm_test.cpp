@@ -144,6 +144,11 @@ TEST_P(LayerNorm, GammaChangedAfterForwardIsAnError) {
   EXPECT_ERROR(y.backward(tensor({1, 2, 4}, {1, 3})), ErrorCode::autograd, "layer_norm", "gamma");
 }
 
+TEST_P(LayerNorm, AgreesWithPyTorch) {
+  for (const auto& golden : ref::golden_cases("layer_norm"))
+    test::check_golden<true>(golden, GetParam());
+}
+
 // More than 2^31 elements: row offsets need 64 bits.
 TEST(LayerNormCudaSlow, BeyondTwoToThe31Elements) {
   GRADUS_SKIP_WITHOUT(kCuda);

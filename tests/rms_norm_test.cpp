@@ -22,7 +22,8 @@ TEST_P(RmsNorm, DefaultEpsilonIsThatOfTheDtype) {
     const double value = std::sqrt(epsilons[i]);  // its square is as large as eps
     const Values got = rms_norm(filled({1, 4}, value, dtype), {4}).to_vector<double>();
     const double stored = filled({1}, value, dtype).to_vector<double>()[0];
-    EXPECT_NEAR(got[0], stored / std::sqrt(stored * stored + epsilons[i]), 4e-3) << to_string(dtype);
+    EXPECT_NEAR(got[0], stored / std::sqrt(stored * stored + epsilons[i]), 4e-3)
+        << to_string(dtype);
     EXPECT_NEAR(got[0], std::sqrt(0.5), 4e-3) << to_string(dtype);
   }
 }
@@ -99,6 +100,11 @@ TEST_P(RmsNorm, ErrorsNameTheShapes) {
                "gamma must have the normalized shape [8]", "f64[2]");
   EXPECT_ERROR(rms_norm(x, {8}, filled({8}, 1, DType::f32)), bad, "gamma must be f64");
   EXPECT_ERROR(rms_norm(x, {8}, {}, -1.0), bad, "eps must not be negative");
+}
+
+TEST_P(RmsNorm, AgreesWithPyTorch) {
+  for (const auto& golden : ref::golden_cases("rms_norm"))
+    test::check_golden<false>(golden, GetParam());
 }
 
 TEST(RmsNormModule, ParametersAreNamedAsInPyTorch) {

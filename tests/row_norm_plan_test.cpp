@@ -6,7 +6,7 @@
 namespace gradus {
 namespace {
 
-constexpr int64_t kHopper = 227 * 1024;
+const int64_t kHopper = row_norm_shared_limit(9, 0);
 
 struct Access {
   int64_t element;
@@ -92,7 +92,7 @@ TEST(RowNormPlan, LongRowsAreKeptInSharedMemoryOrSplit) {
   EXPECT_FALSE(plan_row_norm_forward(8, 50000, 4, 4, kHopper).split);
   EXPECT_FALSE(plan_row_norm_forward(8, 100000, 2, 8, kHopper).split);
   EXPECT_TRUE(plan_row_norm_forward(8, 65536, 4, 4, kHopper).split);
-  EXPECT_TRUE(plan_row_norm_forward(8, 50000, 4, 4, shared_memory_limit(8, 6)).split);
+  EXPECT_TRUE(plan_row_norm_forward(8, 50000, 4, 4, row_norm_shared_limit(8, 6)).split);
   EXPECT_FALSE(plan_row_norm_backward(8, 8192, 4, 4, kHopper).split);
   EXPECT_TRUE(plan_row_norm_backward(8, 8196, 4, 4, kHopper).split);
 }

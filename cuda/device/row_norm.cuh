@@ -97,23 +97,27 @@ class RowSums {
   // One barrier per call is enough, since calls take turns in two halves.
   using Meeting = A[2][Count][kWarp];
 
-  __device__ RowSums(Meeting& meeting, int lanes) : meeting_(meeting), lanes_(lanes) {}
+  __device__ RowSums(Meeting& meeting, int lanes)
+      : meeting_(meeting),
+        lanes_(lanes),
+        barrier_(static_cast<int>(threadIdx.x) / lanes + 1),
+        first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {}
 
   __device__ __forceinline__ void operator()(A (&values)[Count]) {
     if constexpr (!kWide) {
       for (int mask = 1; mask < lanes_; mask *= 2) add_other(values, mask);
     } else {
-      const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-      const int warps = lanes_ / kWarp, group = warp / warps;
+      const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = lanes_ / kWarp;
 #pragma unroll
       for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
       if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < Count; ++i) meeting_[half_][i][warp] = values[i];
       }
-      asm volatile("bar.sync %0, %1;" : : "r"(group + 1), "r"(lanes_) : "memory");
+      asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
 #pragma unroll
-      for (int i = 0; i < Count; ++i) values[i] = meeting_[half_][i][group * warps + lane % warps];
+      for (int i = 0; i < Count; ++i)
+        values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
       for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
       half_ ^= 1;
     }
@@ -126,7 +130,7 @@ class RowSums {
   }
 
   Meeting& meeting_;
-  int lanes_;
+  int lanes_, barrier_, first_warp_;
   int half_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "autograd/ops/layer_norm.h"
 #include "autograd/ops/rms_norm.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/golden.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
@@ -51,6 +52,36 @@ class RowNorm : public testing::TestWithParam<Device> {
 };
 
 inline constexpr DType kFloatingTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+// One case of PyTorch's: y and every gradient of layer_norm (kMean) or rms_norm.
+template <bool kMean>
+void check_golden(const ref::Json& golden, Device device) {
+  SCOPED_TRACE(golden.at("name").get<std::string>());
+  const auto input = [&](const std::string& key) {
+    const ref::Array array = ref::golden_array(golden.at("inputs"), key);
+    if (array.empty()) return Tensor();
+    return Tensor::from_vector(array.data, array.shape, {.dtype = DType::f64, .device = device})
+        .set_requires_grad(true);
+  };
+  const char* keys[] = {"x", "gamma", "beta"};
+  const Tensor leaves[] = {input(keys[0]), input(keys[1]), kMean ? input(keys[2]) : Tensor()};
+  Shape normalized;
+  for (int axes = golden.at("args").at("normalized_axes"); axes > 0; --axes)
+    normalized.append(leaves[0].size(-axes));
+  const double eps = golden.at("args").at("eps");
+  const Tensor y = kMean ? layer_norm(leaves[0], normalized, leaves[1], leaves[2], eps)
+                         : rms_norm(leaves[0], normalized, leaves[1], eps);
+  const auto expect = [&](const Tensor& got, const char* group, const std::string& key) {
+    const ref::Array want = ref::golden_array(golden.at(group), key);
+    EXPECT_TRUE(agrees(got.to_vector<double>(), want.data, DType::f64, got.numel())) << key;
+  };
+  const ref::Array dy = ref::golden_array(golden.at("dy"));
+  y.backward(Tensor::from_vector(dy.data, dy.shape, {.dtype = DType::f64, .device = device}));
+  expect(y, "outputs", "y");
+  for (int i = 0; i < 3; ++i) {
+    if (leaves[i].defined()) expect(leaves[i].grad(), "gradients", keys[i]);
+  }
+}
 
 }  // namespace gradus::test
 
