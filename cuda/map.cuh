@@ -39,28 +39,49 @@ struct MapElementPair {
   }
 };
 
-// y[i] = f(x[i]), all without gaps and in one order, 16 bytes per thread; the first block also
-// takes the elements that fill no pack. grid:  1-D, any number of blocks bytes: fewest = actual
+// Independent loads of 16 bytes that a thread has in flight: enough of them hide the memory's
+// latency at any occupancy.
+inline constexpr int kMapPacks = 4;
+
+// Blocks of a map over `packs` packs: each takes kMapPacks neighbouring runs of a pack per thread.
+inline unsigned map_blocks(int64_t packs) {
+  return stepping_blocks(packs, static_cast<int64_t>(kMapPacks) * kElementThreads);
+}
+
+// math:  y[i] = f(x[i]), all without gaps and in one order; the first block also takes the elements
+//        that fill no pack
+// grid:  1-D, any number of blocks; kMapPacks packs of 16 bytes per thread, a block apart
+// bytes: fewest = actual
 // needs: y and x aligned to 16 bytes
 template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     map_flat(T* y, const T* x, int64_t count, const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t packs = count / N;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = first; i < packs; i += step) {
-    const Pack<T, N> from = load_pack<N>(x + i * N);
-    Pack<T, N> to;
-#pragma unroll
-    for (int j = 0; j < N; ++j) to[j] = static_cast<T>(f(static_cast<acc_t<T>>(from[j])));
-    store_pack(y + i * N, to);
-  }
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPacks;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPacks + threadIdx.x;
   const int64_t rest = packs * N + first;
+  for (; first < packs; first += step) {
+    Pack<T, N> values[kMapPacks];
+#pragma unroll
+    for (int u = 0; u < kMapPacks; ++u) {
+      const int64_t i = first + u * kElementThreads;
+      if (i < packs) values[u] = load_pack<N>(x + i * N);
+    }
+#pragma unroll
+    for (int u = 0; u < kMapPacks; ++u) {
+      const int64_t i = first + u * kElementThreads;
+      if (i >= packs) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        values[u][j] = static_cast<T>(f(static_cast<acc_t<T>>(values[u][j])));
+      store_pack(y + i * N, values[u]);
+    }
+  }
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
 }
 
-// y[i] = f(a[i], b[i]) in the same way; an operand that repeats is one element for all i.
+// The same for y[i] = f(a[i], b[i]); an operand that repeats is one element for all i.
 template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     map_flat_pair(T* y, const T* a, const T* b, bool a_repeats, bool b_repeats, int64_t count,
@@ -68,26 +89,30 @@ __global__ void __launch_bounds__(kElementThreads)
   constexpr int N = kFullPack<T>;
   using A = acc_t<T>;
   const int64_t packs = count / N;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  Pack<T, N> left, right;
-  const T a_first = a_repeats ? a[0] : T(), b_first = b_repeats ? b[0] : T();
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    left[j] = a_first;
-    right[j] = b_first;
-  }
-  for (int64_t i = first; i < packs; i += step) {
-    if (!a_repeats) left = load_pack<N>(a + i * N);
-    if (!b_repeats) right = load_pack<N>(b + i * N);
-    Pack<T, N> to;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      to[j] = static_cast<T>(f(static_cast<A>(left[j]), static_cast<A>(right[j])));
-    }
-    store_pack(y + i * N, to);
-  }
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPacks;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPacks + threadIdx.x;
   const int64_t rest = packs * N + first;
+  const T a_first = a_repeats ? a[0] : T(), b_first = b_repeats ? b[0] : T();
+  for (; first < packs; first += step) {
+    Pack<T, N> left[kMapPacks], right[kMapPacks];
+#pragma unroll
+    for (int u = 0; u < kMapPacks; ++u) {
+      const int64_t i = first + u * kElementThreads;
+      if (i < packs) {
+        left[u] = a_repeats ? repeat_pack<N>(a_first) : load_pack<N>(a + i * N);
+        right[u] = b_repeats ? repeat_pack<N>(b_first) : load_pack<N>(b + i * N);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kMapPacks; ++u) {
+      const int64_t i = first + u * kElementThreads;
+      if (i >= packs) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        left[u][j] = static_cast<T>(f(static_cast<A>(left[u][j]), static_cast<A>(right[u][j])));
+      store_pack(y + i * N, left[u]);
+    }
+  }
   if (rest < count) {
     y[rest] = static_cast<T>(f(static_cast<A>(a_repeats ? a_first : a[rest]),
                                static_cast<A>(b_repeats ? b_first : b[rest])));
@@ -103,8 +128,8 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   const T* from = x.as<T>();
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
-    map_flat<<<stepping_blocks(ceil_div(plan.count, N), kElementThreads), kElementThreads, 0,
-               cuda.stream()>>>(to, from, plan.count, f);
+    map_flat<<<map_blocks(ceil_div(plan.count, N)), kElementThreads, 0, cuda.stream()>>>(
+        to, from, plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElement<T, F>{to, from, f});
@@ -130,8 +155,8 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView&
   const bool aligned =
       pack_width(sizeof(T), {to, repeats[1] ? to : left, repeats[2] ? to : right}, {}) == N;
   if (flat && aligned) {
-    map_flat_pair<<<stepping_blocks(ceil_div(plan.count, N), kElementThreads), kElementThreads, 0,
-                    cuda.stream()>>>(to, left, right, repeats[1], repeats[2], plan.count, f);
+    map_flat_pair<<<map_blocks(ceil_div(plan.count, N)), kElementThreads, 0, cuda.stream()>>>(
+        to, left, right, repeats[1], repeats[2], plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElementPair<T, F>{to, left, right, f});

@@ -1,74 +1,92 @@
-// Activations: y = f(x), element by element. Each is one struct, shared by both backends; adding
-// one takes the struct, its entry in `Activations` and a function in autograd/ops/activation.h.
+// Activations: y = f(x), element by element; the functions are in core/ops/activation_functions.h.
+// Adding one takes its struct there, its entry in `Activations` here and a function in
+// autograd/ops/activation.h.
 #pragma once
 
+#include <cstring>
+
 #include "core/backend.h"
+#include "core/ops/activation_functions.h"
 
 namespace gradus {
 
-// What a struct says, for a value type V that arithmetic is done in:
-//   name          as users write it
-//   saves_output  whether df wants y (true) or x (false)
-//   f(x)          the value
-//   df(v, dy)     dy · f'(x), from v = y or x
-// They select where a product could make 0·inf, so that what is cut off stays exactly 0.
+using Activations = TypeList<Relu, Relu6, LeakyRelu, Elu, Gelu, GeluTanh, Silu, Mish, Sigmoid, Tanh,
+                             Softplus, Hardswish, Hardsigmoid>;
 
-// y = max(x, 0); NaN passes through. f'(0) = 0.
-struct Relu {
-  static constexpr std::string_view name = "relu";
-  static constexpr bool saves_output = true;
-  template <class V>
-  GRADUS_HD static V f(V x) {
-    return x <= V(0) ? V(0) : x;
-  }
-  template <class V>
-  GRADUS_HD static V df(V y, V dy) {
-    return y <= V(0) ? V(0) : dy;
+// Any of `Activations`, with its parameters, by value.
+struct Activation {
+  uint8_t index = 0;  // its place there
+  alignas(double) unsigned char parameters[16] = {};
+
+  template <class F>
+  static Activation of(const F& function = {});
+  friend bool operator==(const Activation& a, const Activation& b) {
+    return a.index == b.index && std::memcmp(a.parameters, b.parameters, 16) == 0;
   }
 };
 
-using Activations = TypeList<Relu>;
-
-// An entry of `Activations`, by its place there.
-enum class Activation : uint8_t {};
-
 namespace detail {
 template <class F, class... Fs>
-constexpr Activation activation_index(TypeList<Fs...>) {
-  uint8_t index = 0, found = 0;
+constexpr uint8_t activation_index(TypeList<Fs...>) {
+  uint8_t index = 0, found = sizeof...(Fs);
   ((found = std::is_same_v<F, Fs> ? index : found, ++index), ...);
-  return Activation{found};
+  return found;
+}
+
+template <class F, class G>
+inline __attribute__((always_inline)) void call_with_activation(const Activation& activation,
+                                                                G&& g) {
+  F function;
+  if constexpr (!std::is_empty_v<F>) {
+    std::memcpy(&function, activation.parameters, sizeof function);
+  }
+  g(function);
 }
 
 template <class... Fs, class G>
-void visit_activation(TypeList<Fs...>, Activation activation, G&& g) {
+inline __attribute__((always_inline)) void visit_activation(TypeList<Fs...>,
+                                                            const Activation& activation, G&& g) {
   uint8_t index = 0;
-  ((static_cast<uint8_t>(activation) == index++ ? g(Type<Fs>{}) : void()), ...);
+  ((activation.index == index++ ? call_with_activation<Fs>(activation, g) : void()), ...);
 }
 }  // namespace detail
 
 template <class F>
-inline constexpr Activation activation_of = detail::activation_index<F>(Activations{});
+Activation Activation::of(const F& function) {
+  static_assert(sizeof(F) <= sizeof(parameters) && std::is_trivially_copyable_v<F>);
+  constexpr uint8_t index = detail::activation_index<F>(Activations{});
+  Activation activation{.index = index};
+  if constexpr (!std::is_empty_v<F>) {
+    std::memcpy(activation.parameters, &function, sizeof function);
+  }
+  return activation;
+}
 
-// Calls g(Type<F>{}) for the struct F that `activation` stands for.
+// Calls g(F) with the function that `activation` holds.
 template <class G>
-void visit_activation(Activation activation, G&& g) {
+inline __attribute__((always_inline)) void visit_activation(const Activation& activation, G&& g) {
   detail::visit_activation(Activations{}, activation, g);
 }
+
+// Bytes of the mask of `count` elements.
+constexpr int64_t mask_bytes(int64_t count) { return count / 8 + (count % 8 != 0); }
 
 struct ActivationForward {
   static constexpr std::string_view name = "activation_forward";
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   Activation activation;
-  AnyView x;  // any shape and strides
-  AnyView y;  // the shape of x, any strides, no element twice; may be x itself
+  AnyView x;     // any shape and strides
+  AnyView y;     // the shape of x, any strides, no element twice; may be x itself
+  AnyView mask;  // u8 [mask_bytes(numel)], of an activation that saves a mask; may be not given.
+                 // Bit i % 8 of byte i / 8 is passes(x) of the i-th element in memory; x and y are
+                 // then dense in one order. Bits beyond the last element are 0.
 
   DType dtype() const { return x.dtype; }
-  auto views() const { return list_views(x, y); }
-  int64_t bytes() const { return x.nbytes() + y.nbytes(); }
+  auto views() const { return list_views(x, y, mask); }
+  int64_t bytes() const { return x.nbytes() + y.nbytes() + mask.nbytes(); }
   int64_t flops() const { return x.numel(); }
-  static Guarantee guarantee() { return {}; }
+  static Guarantee guarantee() { return {.accumulator = "none"}; }
 };
 
 struct ActivationBackward {
@@ -76,15 +94,16 @@ struct ActivationBackward {
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   Activation activation;
-  AnyView saved;  // y where saves_output, else x; any strides
-  AnyView dy;     // the same shape, any strides
-  AnyView dx;     // the same shape, any strides, no element twice; may be dy itself
+  AnyView
+      saved;   // x, the shape of dx, any strides; or the mask, and dy and dx are dense in one order
+  AnyView dy;  // the shape of dx, any strides
+  AnyView dx;  // any strides, no element twice; may be dy itself
 
   DType dtype() const { return dx.dtype; }
   auto views() const { return list_views(saved, dy, dx); }
   int64_t bytes() const { return saved.nbytes() + dy.nbytes() + dx.nbytes(); }
   int64_t flops() const { return dx.numel(); }
-  static Guarantee guarantee() { return {}; }
+  static Guarantee guarantee() { return {.accumulator = "none"}; }
 };
 
 void run(Cpu&, const ActivationForward&);

@@ -69,4 +69,13 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Word*>(to) = word;
 }
 
+// N times the same value.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> repeat_pack(T value) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int j = 0; j < N; ++j) pack[j] = value;
+  return pack;
+}
+
 }  // namespace gradus

@@ -23,6 +23,8 @@ target_sources(gradus PUBLIC
     core/trace.h
     core/view.h
     core/ops/normalization.h
+    core/ops/activation_functions.h
+    core/ops/activation_math.h
     core/ops/reduction.h
     core/ops/window.h
     autograd/autocast.h

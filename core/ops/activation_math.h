@@ -1,0 +1,278 @@
+// exp, expm1, log1p, tanh and the tail of the normal distribution for any value type that
+// activations are computed in, so that both backends evaluate one text. A value type V has, beside
+// + - * / and comparisons, the primitives that float and double get here; cpu/activation_pack.h
+// gives them to vectors, cuda/device/activation_half.cuh to values that are rounded to 16 bits
+// afterwards.
+//
+// Polynomials: Chebyshev fits of the named function, of which the remainder is below a fifth of the
+// type's last place. Errors are measured in tests/activation_accuracy_test.cpp.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "core/half.h"
+
+namespace gradus {
+
+// float or double: the precision of V.
+template <class V>
+struct ScalarOf {
+  using type = V;
+};
+template <class V>
+using scalar_t = typename ScalarOf<V>::type;
+template <class V>
+inline constexpr bool kIsSingle = std::is_same_v<scalar_t<V>, float>;
+
+// a where the condition holds, else b.
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V select(bool condition, V a, V b) {
+  return condition ? a : b;
+}
+// a·b + c, rounded once where the hardware can.
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V fused(V a, V b, V c) { return std::fma(a, b, c); }
+// a·b - product, for the rounded product.
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V product_error(V a, V b, V product) {
+  return std::fma(a, b, -product);
+}
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V abs_of(V x) { return std::fabs(x); }
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V copysign_of(V x, V sign) {
+  return std::copysign(x, sign);
+}
+
+// 1 / x within a unit of the last place, for normal x.
+template <class V>
+requires(std::is_floating_point_v<V>) GRADUS_HD V reciprocal_of(V x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<V, float>) {
+    float result;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  }
+#endif
+  return V(1) / x;
+}
+
+// Adding this to a number of moderate size leaves its nearest integer n in the low bits.
+template <class S>
+inline constexpr S kToInteger = std::is_same_v<S, float> ? S(0x1.8p23) : S(0x1.8p52);
+
+// 2^n for n + kToInteger, as long as it is a normal number.
+GRADUS_HD float power_of_two(float shifted) {
+  return detail::float_from_bits((detail::float_bits(shifted) << 23) + 0x3F800000u);
+}
+GRADUS_HD double power_of_two(double shifted) {
+#ifdef __CUDA_ARCH__
+  const auto bits = static_cast<uint64_t>(__double_as_longlong(shifted));
+  return __longlong_as_double(static_cast<int64_t>((bits << 52) + 0x3FF0000000000000u));
+#else
+  const auto bits = std::bit_cast<uint64_t>(shifted);
+  return std::bit_cast<double>((bits << 52) + 0x3FF0000000000000u);
+#endif
+}
+
+// x within [low, high]; NaN stays NaN.
+template <class V>
+GRADUS_HD V clamp_to(V x, V low, V high) {
+  const V above = select(x < low, low, x);
+  return select(above > high, high, above);
+}
+
+// first + x·(second + x·(...)).
+template <class V>
+GRADUS_HD V polynomial(V, double last) {
+  return V(static_cast<scalar_t<V>>(last));
+}
+template <class V, class... Rest>
+GRADUS_HD V polynomial(V x, double first, Rest... rest) {
+  return fused(polynomial(x, rest...), x, V(static_cast<scalar_t<V>>(first)));
+}
+
+// high + low, where low is what the rounding of high lost.
+template <class V>
+struct Two {
+  V high;
+  V low;
+};
+
+// a + b for |a| >= |b|.
+template <class V>
+GRADUS_HD Two<V> ordered_sum(V a, V b) {
+  const V sum = a + b;
+  return {sum, b - (sum - a)};
+}
+template <class V>
+GRADUS_HD Two<V> sum_of(V a, V b) {
+  const V sum = a + b, added = sum - a;
+  return {sum, (a - (sum - added)) + (b - added)};
+}
+
+// numerator / denominator, rounded about once; neither may be infinite or the denominator 0.
+template <class V>
+GRADUS_HD V quotient_of(const Two<V>& numerator, const Two<V>& denominator) {
+  const V reciprocal = reciprocal_of(denominator.high);
+  const V q = numerator.high * reciprocal;
+  const V rest =
+      fused(-q, denominator.high, numerator.high) + fused(-q, denominator.low, numerator.low);
+  return fused(rest, reciprocal, q);
+}
+
+// x = n·ln 2 + r with |r| <= ln 2 / 2 and p = e^r - 1; n as n + kToInteger.
+template <class V>
+struct ExpParts {
+  V shifted;
+  Two<V> p;
+};
+template <class V>
+GRADUS_HD ExpParts<V> exp_parts(V x, V low_part, bool has_low_part) {
+  using S = scalar_t<V>;
+  constexpr S log2_e = static_cast<S>(1.4426950408889634);
+  // The high part of ln 2 has zeros at its end: its product with n is exact.
+  constexpr S high = kIsSingle<V> ? S(0x1.62e4p-1) : S(0x1.62e42fee00000p-1);
+  constexpr S low = kIsSingle<V> ? S(1.42860677e-6) : S(1.90821492927058770e-10);
+  const V shifted = fused(x, V(log2_e), V(kToInteger<S>));
+  const V n = shifted - V(kToInteger<S>);
+  V r = fused(n, V(-low), fused(n, V(-high), x));
+  if (has_low_part) r = r + low_part;
+  V q;
+  if constexpr (kIsSingle<V>) {
+    q = polynomial(r, 0.5000000014, 0.1666666668, 0.04166645681, 0.008333310024, 0.001393454193,
+                   0.0001989198131);
+  } else {
+    q = polynomial(r, 0.5, 0.16666666666666671, 0.04166666666666667, 0.0083333333333255447,
+                   0.0013888888888883327, 0.00019841269876864355, 2.4801587327007187e-5,
+                   2.755725283351691e-6, 2.75572718102198e-7, 2.5106274733573295e-8,
+                   2.0915442297780115e-9);
+  }
+  const V square = r * r, p = fused(square, q, r);
+  return {shifted, {p, fused(square, q, r - p)}};
+}
+
+// e^x = (1 + p)·2^n, by two factors so that a subnormal result is rounded once.
+template <class V>
+GRADUS_HD Two<V> exp_scaled(const ExpParts<V>& parts) {
+  using S = scalar_t<V>;
+  const V n = parts.shifted - V(kToInteger<S>);
+  const V half = fused(n, V(S(0.5)), V(kToInteger<S>));
+  const V first = power_of_two(half);
+  const V second = power_of_two(parts.shifted - (half - V(kToInteger<S>)));
+  const Two<V> m = ordered_sum(V(S(1)), parts.p.high);
+  return {m.high * first * second, (m.low + parts.p.low) * first * second};
+}
+
+// Arguments beyond which e^x is 0 or infinite.
+template <class V>
+GRADUS_HD V clamp_exponent(V x) {
+  using S = scalar_t<V>;
+  return clamp_to(x, V(kIsSingle<V> ? S(-104) : S(-746)), V(kIsSingle<V> ? S(89) : S(710)));
+}
+
+template <class V>
+GRADUS_HD V exp_of(V x) {
+  return exp_scaled(exp_parts(clamp_exponent(x), x, false)).high;
+}
+template <class V>
+GRADUS_HD Two<V> exp_two(V x) {
+  return exp_scaled(exp_parts(clamp_exponent(x), x, false));
+}
+// e^(x.high + x.low): an argument that one V is too short for. An error of half a last place in
+// x = -80 would be one of 40 in the result.
+template <class V>
+GRADUS_HD Two<V> exp_two(const Two<V>& x) {
+  return exp_scaled(exp_parts(clamp_exponent(x.high), x.low, true));
+}
+
+// e^x - 1 for x <= 88.
+template <class V>
+GRADUS_HD Two<V> expm1_two(V x) {
+  using S = scalar_t<V>;
+  const ExpParts<V> parts = exp_parts(clamp_to(x, V(S(-50)), V(S(88))), x, false);
+  const V scale = power_of_two(parts.shifted), below = scale - V(S(1));
+  const V high = fused(scale, parts.p.high, below);
+  return {high, fused(scale, parts.p.high, below - high) + scale * parts.p.low};
+}
+
+// 1 + e for 0 <= e <= 1.
+template <class V>
+GRADUS_HD Two<V> one_plus(const Two<V>& e) {
+  const Two<V> sum = ordered_sum(V(scalar_t<V>(1)), e.high);
+  return {sum.high, sum.low + e.low};
+}
+
+// 1 / (1 + e^-t) from e = e^-|t|: e / (1 + e) where t is negative.
+template <class M, class V>
+GRADUS_HD V sigmoid_of(M negative, const Two<V>& e) {
+  using S = scalar_t<V>;
+  const Two<V> numerator{select(negative, e.high, V(S(1))), select(negative, e.low, V(S(0)))};
+  return quotient_of(numerator, one_plus(e));
+}
+
+// log(1 + x) for 0 <= x <= 1. With w = x / (2 + x) it is 2·atanh(w), and 2·w = x - x·w keeps the
+// rounding of w out of the leading term.
+template <class V>
+GRADUS_HD V log1p_of(V x) {
+  using S = scalar_t<V>;
+  const V w = x / (x + V(S(2)));
+  const V square = w * w;
+  V series;  // (atanh(w) - w) / w³
+  if constexpr (kIsSingle<V>) {
+    series = polynomial(square, 0.3333333366, 0.1999985317, 0.14296179, 0.108532879, 0.1161216461);
+  } else {
+    series = polynomial(square, 0.33333333333333333, 0.19999999999999761, 0.1428571428580005,
+                        0.11111111099118385, 0.090909099489813572, 0.076922719824302746,
+                        0.066675893157246279, 0.058671395306515987, 0.054225891974400074,
+                        0.037460718977753837, 0.078152889004614252);
+  }
+  return x - w * fused(square * V(S(-2)), series, x);
+}
+
+template <class V>
+GRADUS_HD V tanh_of(V x) {
+  using S = scalar_t<V>;
+  const V z = clamp_to(abs_of(x), V(S(0)), V(S(20)));
+  const Two<V> e = expm1_two(z + z);
+  const Two<V> sum = sum_of(V(S(2)), e.high);
+  return copysign_of(quotient_of(e, {sum.high, sum.low + e.low}), x);
+}
+
+// e^(-z²/2).
+template <class V>
+GRADUS_HD Two<V> gaussian(V z) {
+  using S = scalar_t<V>;
+  const V square = z * z, low = product_error(z, z, square);
+  return exp_two(Two<V>{square * V(S(-0.5)), low * V(S(-0.5))});
+}
+
+// factor·P(Z > z) / e^(-z²/2) of a normal Z, for 0 <= z < infinity: erfcx(z/√2) / 2.
+// (z + 4) times it is a polynomial in q = (z - 4) / (z + 4).
+template <class V>
+GRADUS_HD V normal_tail(V z, V factor) {
+  using S = scalar_t<V>;
+  const Two<V> sum = sum_of(z, V(S(4)));
+  const V q = quotient_of(sum_of(z, V(S(-4))), sum);
+  V h;
+  if constexpr (kIsSingle<V>) {
+    h = polynomial(q, 0.7552851305, -0.6078966402, 0.3871373944, -0.1865219849, 0.060396644,
+                   -0.00753868878, -0.003479943026, 0.001624247637, 0.0001336404262,
+                   -0.0002177710657, -1.725992292e-06, 2.197904341e-05);
+  } else {
+    h = polynomial(q, 0.75528513041575149, -0.60789664197189231, 0.38713740074221454,
+                   -0.18652185795963532, 0.060396574890936071, -0.0075401889674195652,
+                   -0.0034796923673884157, 0.0016308184678064445, 0.00013334431270030784,
+                   -0.00023109501999200648, -1.9082650853426787e-6, 3.5145122560125813e-5,
+                   7.1672639787050157e-7, -5.9216388019788163e-6, -6.2999742651642218e-7,
+                   1.0248325060946323e-6, 2.7271760832623851e-7, -1.5982676610438677e-7,
+                   -8.7132946214674904e-8, 1.7881872409503416e-8, 2.1604426842720405e-8,
+                   -6.0210037279514765e-10, -3.7980418599574493e-9, -1.1742107539247066e-10,
+                   3.5156924266809301e-10);
+  }
+  const V numerator = factor * h;
+  return quotient_of(Two<V>{numerator, product_error(factor, h, numerator)}, sum);
+}
+
+}  // namespace gradus

@@ -1,0 +1,177 @@
+// Families of known faults in activations, on both devices and in every dtype that they concern.
+#include <cmath>
+
+#include "autograd/ops/activation.h"
+#include "autograd/ops/sum.h"
+#include "tests/support/gpu.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
+class ActivationFaults : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
+
+  struct Result {
+    Values y, dx;
+  };
+  // f(x), and the gradient for an upstream of `dy` everywhere.
+  template <class F>
+  Result run(F&& f, const Values& values, DType dtype = DType::f32, double dy = 1) const {
+    Tensor x = Tensor::from_vector(values, {static_cast<int64_t>(values.size())},
+                                   {.dtype = dtype, .device = GetParam()});
+    x.set_requires_grad(true);
+    const Tensor y = f(x);
+    y.backward(Tensor::full(y.shape(), dy, y.options()));
+    return {y.to_vector<double>(), x.grad().to_vector<double>()};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, ActivationFaults, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+TEST_P(ActivationFaults, D060SoftplusOfLargeInput) {
+  for (const DType dtype : kDTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    const Result result =
+        run([](const Tensor& x) { return softplus(x); }, {20, 50, 100, 1000, kInf}, dtype);
+    EXPECT_NEAR(result.y[0], 20, 3e-9);
+    EXPECT_EQ(Values(result.y.begin() + 1, result.y.end()), (Values{50, 100, 1000, kInf}));
+    EXPECT_NEAR(result.dx[0], 1, 3e-9);
+    EXPECT_EQ(Values(result.dx.begin() + 1, result.dx.end()), (Values{1, 1, 1, 1}));
+  }
+  EXPECT_EQ(run([](const Tensor& x) { return softplus(x, 5); }, {20}).y, Values{20});
+  EXPECT_EQ(run([](const Tensor& x) { return softplus(x); }, {12}, DType::f16).y, Values{12});
+}
+
+TEST_P(ActivationFaults, D061SoftplusOfLargeNegativeInput) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    SCOPED_TRACE(to_string(dtype));
+    const Result result =
+        run([](const Tensor& x) { return softplus(x); }, {-20, -100, -1e7, -3e38, -kInf}, dtype);
+    EXPECT_NEAR(result.y[0], 2.0611536e-9, dtype == DType::bf16 ? 1e-11 : 1e-16);
+    EXPECT_NEAR(result.y[1], 0, 4e-44);
+    EXPECT_EQ(Values(result.y.begin() + 2, result.y.end()), (Values{0, 0, 0}));
+    for (const double y : result.y) EXPECT_FALSE(std::signbit(y)) << y;
+    EXPECT_EQ(Values(result.dx.begin() + 2, result.dx.end()), (Values{0, 0, 0}));
+  }
+}
+
+TEST_P(ActivationFaults, D062SoftplusGradientBeyondTheOverflow) {
+  for (const double threshold : {20.0, 200.0, kInf}) {
+    for (const DType dtype : kDTypes) {
+      const auto f = [&](const Tensor& x) { return softplus(x, 1, threshold); };
+      EXPECT_EQ(run(f, {85, 88, 90, 99, kInf}, dtype, 2).dx, (Values{2, 2, 2, 2, 2}))
+          << threshold << " " << to_string(dtype);
+    }
+  }
+}
+
+TEST_P(ActivationFaults, D063SiluTails) {
+  const Result f32 = run([](const Tensor& x) { return silu(x); }, {-kInf, -1e4, -100, 1e4, kInf});
+  EXPECT_EQ(f32.y[0], 0);
+  EXPECT_EQ(f32.y[1], 0);
+  EXPECT_NEAR(f32.y[2], -3.72e-42, 1.1e-43);
+  EXPECT_EQ(f32.y[3], 1e4);
+  EXPECT_EQ(f32.y[4], kInf);
+  // The other functions that fall to 0 have the same limit.
+  for (const char* name : {"gelu", "gelu_tanh", "silu", "mish", "hardswish"}) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(name, " ", to_string(dtype)));
+      const auto f = [&](const Tensor& x) { return activate(x, parse_activation(name)); };
+      const Result result = run(f, {-kInf, -6e4, 6e4, kInf, std::nan("")}, dtype);
+      EXPECT_EQ(result.y[0], 0);
+      EXPECT_EQ(result.y[1], 0);
+      EXPECT_NEAR(result.y[2], 6e4, 200);  // as f16 and bf16 round it
+      EXPECT_EQ(result.y[3], kInf);
+      EXPECT_TRUE(std::isnan(result.y[4]));
+      EXPECT_EQ(Values(result.dx.begin(), result.dx.begin() + 4), (Values{0, 0, 1, 1}));
+    }
+  }
+  const Result f16 = run([](const Tensor& x) { return silu(x); }, {-12}, DType::f16);
+  EXPECT_NEAR(f16.y[0], -7.373e-5, 3.1e-8);
+}
+
+TEST_P(ActivationFaults, D064SiluGradientOfLargeInput) {
+  const Values dx = run([](const Tensor& x) { return silu(x); }, {-100, -30, 0, 50}).dx;
+  EXPECT_NEAR(dx[0], -3.68e-42, 1.1e-43);
+  EXPECT_NEAR(dx[1], -2.713711e-12, 1e-17);
+  EXPECT_EQ(dx[2], 0.5);
+  EXPECT_EQ(dx[3], 1);
+}
+
+TEST_P(ActivationFaults, D065SigmoidGradientOfLargeInput) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Values dx =
+        run([](const Tensor& x) { return sigmoid(x); }, {-125, -20, 0, 20, 125}, dtype).dx;
+    EXPECT_NEAR(dx[0], 0, 1e-44);
+    EXPECT_NEAR(dx[1], 2.0611536e-9, 1e-15);
+    EXPECT_EQ(dx[2], 0.25);
+    EXPECT_NEAR(dx[3], 2.0611536e-9, 1e-15);
+    EXPECT_NEAR(dx[4], 0, 1e-44);
+  }
+  // 1 / cosh² is the same family.
+  for (const DType dtype : kDTypes) {
+    const Values dx =
+        run([](const Tensor& x) { return tanh(x); }, {-kInf, -6e4, 0, 6e4, kInf}, dtype).dx;
+    EXPECT_EQ(dx, (Values{0, 0, 1, 0, 0})) << to_string(dtype);
+  }
+}
+
+TEST_P(ActivationFaults, D066GeluGradientInTheTail) {
+  const Values xs{-3.7, -4, -6, -0.75};
+  const Values want{-1.4638873e-03, -5.0364966e-04, -3.5469e-08, 7.7427826e-04};
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Values dx = run([](const Tensor& x) { return gelu(x); }, xs, dtype).dx;
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(dx[i], want[i], 1e-4 * std::abs(want[i]));
+    EXPECT_NEAR(dx[3], want[3], 1e-6);
+  }
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const char* approximate : {"none", "tanh"}) {
+      const Values dx =
+          run([&](const Tensor& x) { return gelu(x, approximate); }, {-3.7, -4, -5}, dtype).dx;
+      for (const double value : dx) EXPECT_LT(value, 0) << to_string(dtype) << " " << approximate;
+    }
+  }
+}
+
+// relu's own values are in activation_test.cpp; the others pass NaN and cut what they cut, too.
+TEST_P(ActivationFaults, D067NanPassesThrough) {
+  const Values xs{std::nan(""), -1, 2, -0.0, kInf};
+  for (const DType dtype : kDTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    const Result relu_result = run([](const Tensor& x) { return relu(x); }, xs, dtype);
+    EXPECT_TRUE(std::isnan(relu_result.y[0]));
+    EXPECT_EQ(Values(relu_result.y.begin() + 1, relu_result.y.end()), (Values{0, 2, 0, kInf}));
+    EXPECT_EQ(Values(relu_result.dx.begin() + 1, relu_result.dx.end()), (Values{0, 1, 0, 1}));
+    const Result leaky = run([](const Tensor& x) { return leaky_relu(x, 0.25); }, xs, dtype);
+    EXPECT_TRUE(std::isnan(leaky.y[0]));
+    EXPECT_EQ(Values(leaky.y.begin() + 1, leaky.y.end()), (Values{-0.25, 2, 0, kInf}));
+    EXPECT_EQ(Values(leaky.dx.begin() + 1, leaky.dx.end()), (Values{0.25, 1, 0.25, 1}));
+    for (const std::string& name : activation_names()) {
+      const auto f = [&](const Tensor& x) { return activate(x, parse_activation(name)); };
+      EXPECT_TRUE(std::isnan(run(f, {std::nan("")}, dtype).y[0])) << name;
+    }
+  }
+}
+
+TEST_P(ActivationFaults, D106EmptyTensors) {
+  for (const std::string& name : activation_names()) {
+    for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}}) {
+      for (const DType dtype : kDTypes) {
+        Tensor x = Tensor::empty(shape, {.dtype = dtype, .device = GetParam()});
+        x.set_requires_grad(true);
+        const Tensor y = activate(x, parse_activation(name));
+        EXPECT_EQ(y.shape(), shape) << name;
+        y.backward(Tensor::empty(shape, y.options()));
+        EXPECT_EQ(x.grad().shape(), shape) << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradus
