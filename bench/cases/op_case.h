@@ -38,8 +38,11 @@ struct OpCase {
   // Gradients of every value and parameter input, in order.
   std::function<std::vector<ref::Array>(std::span<const ref::Array>, const ref::Array& dy)>
       reference_backward;
-  int64_t reduction = 1;   // longest sum behind one output or gradient, for the tolerance
-  double scale = 0;        // largest term that cancels in a sum; 0: no more than the results
+  int64_t reduction = 1;  // longest sum behind one output or gradient, for the tolerance
+  double scale = 0;       // largest term that cancels in a sum; 0: no more than the results
+  // Where backward starts from y as stored: the largest term of a gradient that its rounding
+  // enters.
+  std::function<double(const ref::Array& y, const ref::Array& dy)> largest_stored_term;
   bool benchmark = false;  // large: used by bench only
   // Of a benchmark: how often memory of the size of x must be read or written where a set of x fits
   // no on-chip memory and is read twice; 0: the launches' own count, each operand once.

@@ -79,7 +79,8 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
     if (!is_differentiable(input)) continue;
     const DType grad_dtype = dtype_of_input(input, dtype);
     const std::vector<double> got_grad = got.grads[i].to_vector<double>();
-    EXPECT_TRUE(agrees(got_grad, want_grads[i].data, grad_dtype, op_case.reduction, op_case.scale))
+    EXPECT_TRUE(agrees(got_grad, want_grads[i].data, grad_dtype,
+                       gradient_tolerance(op_case, grad_dtype, want, dy), op_case.scale))
         << "gradient of " << input.name;
     backward.add(got_grad, want_grads[i].data, grad_dtype, op_case);
     ++i;
@@ -88,6 +89,14 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
 }
 
 }  // namespace
+
+Tolerance gradient_tolerance(const OpCase& op_case, DType dtype, const ref::Array& y,
+                             const ref::Array& dy) {
+  Tolerance result = tolerance(dtype, op_case.reduction);
+  if (op_case.largest_stored_term)
+    result.absolute += ulp(1, dtype) / 2 * op_case.largest_stored_term(y, dy);
+  return result;
+}
 
 bool has_gpu() {
 #if GRADUS_HAS_CUDA

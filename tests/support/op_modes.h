@@ -17,6 +17,7 @@
 #include <string>
 
 #include "bench/cases/op_case.h"
+#include "tests/support/compare.h"
 
 namespace gradus {
 
@@ -39,6 +40,10 @@ CaseRun run_case(const OpCase& op_case, std::span<const ref::Array> arrays, cons
                  DType dtype, Device device);
 // An upstream gradient for y: normal, rounded to its dtype.
 ref::Array draw_upstream(const Shape& shape, DType dtype, uint64_t seed);
+
+// How far a gradient of a case may be off in `dtype`, for the reference's y and the upstream dy.
+Tolerance gradient_tolerance(const OpCase& op_case, DType dtype, const ref::Array& y,
+                             const ref::Array& dy);
 
 bool has_gpu();
 

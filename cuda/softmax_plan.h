@@ -1,0 +1,109 @@
+// How softmax is shared out among threads; pure host code. Everything depends on the shape, the
+// dtype and the alignment of the tensors only, never on the card, and with it the order of the
+// sums.
+//
+// The c values of a set are items along it: packs of `width` neighbours of a row (inner = 1), or
+// single values of `width` sets side by side (inner > 1: a column). A block holds `side` rows or
+// columns, `lanes` threads along each, and every thread up to `per_thread` items in registers. Sets
+// that are too long for a block are cut into chunks.
+#pragma once
+
+#include <bit>
+
+#include "core/ops/softmax.h"
+#include "cuda/plan.h"
+
+namespace gradus {
+
+struct SoftmaxPlan {
+  bool columns = false;  // inner > 1
+  int width = 1;         // values of an access
+  int per_thread = 1;    // 1, 2, 4 or 8; for columns 4 or 8, for chunks 4
+  int lanes = 1;         // threads along a set; for rows a power of two
+  int side = 1;          // rows or columns of a block; for columns a power of two
+  int threads = 0;       // lanes · side, filled up to whole warps
+  int64_t units = 0;     // rows or columns in all
+  int64_t items = 0;     // of a set
+  int64_t chunks = 1;    // of a set
+  int64_t chunk_items = 0;
+  int64_t blocks = 0;
+
+  int64_t sets() const { return units * (columns ? width : 1); }
+};
+
+namespace detail {
+
+inline int64_t ceil_power(int64_t value) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
+}
+inline int64_t floor_power(int64_t value) {
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(value)));
+}
+
+inline constexpr int64_t kSoftmaxThreads = 256;  // of a block, where that is enough
+inline constexpr int64_t kSoftmaxMostThreads = 1024;
+
+// Rows: few lanes with several items each, whole 128-byte lines per access where a row has them.
+inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items) {
+  int64_t per_thread = 1;
+  while (per_thread < 4 && per_thread * 8 < plan.items) per_thread *= 2;
+  int64_t lanes = ceil_power(ceil_div(plan.items, per_thread));
+  if (most_items >= 8 && (lanes == 64 || lanes > kSoftmaxMostThreads)) {
+    per_thread = 8;  // one warp instead of two, or one block instead of chunks
+    lanes = ceil_power(ceil_div(plan.items, per_thread));
+  }
+  if (lanes > kSoftmaxMostThreads) {
+    per_thread = 4;
+    lanes = kSoftmaxThreads;
+  }
+  plan.per_thread = static_cast<int>(per_thread);
+  plan.lanes = static_cast<int>(lanes);
+  plan.side = static_cast<int>(std::max<int64_t>(1, kSoftmaxThreads / lanes));
+}
+
+// Columns: as many side by side as make a line of 128 bytes, the lanes along the set.
+inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_items) {
+  const int64_t line = std::min<int64_t>(32, std::max<int64_t>(1, 128 / (plan.width * element)));
+  int64_t per_thread = 4;
+  if (most_items >= 8 && ceil_div(plan.items, per_thread) * line > kSoftmaxMostThreads / 2)
+    per_thread = 8;
+  int64_t lanes = ceil_div(plan.items, per_thread);
+  if (lanes > kSoftmaxMostThreads / 2) {  // in chunks
+    per_thread = 4;
+    lanes = kSoftmaxThreads / line;
+  }
+  int64_t side = std::max(line, floor_power(std::max<int64_t>(1, kSoftmaxThreads / lanes)));
+  side = std::min(
+      {side, kSoftmaxThreads, floor_power(kSoftmaxMostThreads / lanes), ceil_power(plan.units)});
+  plan.per_thread = static_cast<int>(per_thread);
+  plan.side = static_cast<int>(side);
+  plan.lanes = static_cast<int>(lanes);
+}
+
+}  // namespace detail
+
+// element: bytes of a value; registers: 32-bit registers that a held value takes; pointers: of all
+// tensors that are read or written. A thread holds at most 32 registers of values.
+inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int registers,
+                                std::initializer_list<const void*> pointers) {
+  SoftmaxPlan plan;
+  plan.columns = g.inner > 1;
+  const int64_t full = 16 / element;
+  const bool is_full = pack_width(element, pointers, {plan.columns ? g.inner : g.c}) == full;
+  plan.width = is_full ? static_cast<int>(full) : 1;
+  plan.items = plan.columns ? g.c : g.c / plan.width;
+  plan.units = plan.columns ? g.outer * (g.inner / plan.width) : g.outer;
+  const int most_items = plan.width * registers <= 4 ? 8 : 4;
+  if (plan.columns) {
+    detail::plan_softmax_columns(plan, element, most_items);
+  } else {
+    detail::plan_softmax_rows(plan, most_items);
+  }
+  plan.threads = static_cast<int>(ceil_div(int64_t{plan.lanes} * plan.side, 32) * 32);
+  plan.chunk_items = std::min<int64_t>(plan.items, int64_t{plan.lanes} * plan.per_thread);
+  plan.chunks = ceil_div(plan.items, plan.chunk_items);
+  plan.blocks = ceil_div(plan.units, plan.side) * plan.chunks;
+  return plan;
+}
+
+}  // namespace gradus
