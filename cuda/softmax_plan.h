@@ -58,7 +58,8 @@ inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items) {
   }
   plan.per_thread = static_cast<int>(per_thread);
   plan.lanes = static_cast<int>(lanes);
-  plan.side = static_cast<int>(std::max<int64_t>(1, kSoftmaxThreads / lanes));
+  // Rows beyond a warp have a block of their own.
+  plan.side = static_cast<int>(lanes > 32 ? 1 : kSoftmaxThreads / lanes);
 }
 
 // Columns: as many side by side as make a line of 128 bytes, the lanes along the set.

@@ -1,0 +1,90 @@
+// Launch plans of softmax: host code, tested without a GPU.
+#include "cuda/softmax_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace gradus {
+namespace {
+
+// Bytes of an element and 32-bit registers of a held value, forward and backward.
+struct Access {
+  int64_t element;
+  int registers;
+};
+constexpr Access kAccesses[] = {{4, 1}, {2, 1}, {8, 2}, {4, 2}, {2, 2}, {8, 4}};
+
+SoftmaxPlan plan_of(const SoftmaxGeometry& g, const Access& a, bool is_aligned = true) {
+  const auto* base = reinterpret_cast<const char*>(uintptr_t{1} << 20);
+  return plan_softmax(g, a.element, a.registers, {base, base + (is_aligned ? 0 : a.element)});
+}
+
+// Every item of every set has one thread and one place in its registers, whatever the shape.
+TEST(SoftmaxPlan, EveryValueHasAThread) {
+  for (const Access& a : kAccesses) {
+    for (const int64_t inner : {1, 2, 3, 7, 8, 49, 64, 3136}) {
+      for (const int64_t c :
+           {1,    2,    3,    4,    5,    8,    9,    16,    17,    31,    32,
+            33,   64,   65,   100,  128,  129,  256,  257,   512,   513,   1000,
+            1024, 1025, 2048, 2049, 4096, 4097, 8192, 16384, 32768, 65536, 100003}) {
+        for (const bool is_aligned : {true, false}) {
+          const SoftmaxGeometry g{.outer = 5, .c = c, .inner = inner};
+          const SoftmaxPlan plan = plan_of(g, a, is_aligned);
+          SCOPED_TRACE(testing::Message() << c << " by " << inner << ", " << a.element << " bytes");
+          EXPECT_EQ(plan.columns, inner > 1);
+          EXPECT_EQ(plan.sets(), g.outer * g.inner);
+          EXPECT_EQ(plan.items * (plan.columns ? 1 : plan.width), c);
+          EXPECT_LE(plan.chunk_items, int64_t{plan.lanes} * plan.per_thread);
+          EXPECT_GE(plan.chunks * plan.chunk_items, plan.items);
+          EXPECT_LT((plan.chunks - 1) * plan.chunk_items, plan.items);
+          EXPECT_GE(plan.blocks * plan.side, plan.units * plan.chunks);
+          EXPECT_EQ(plan.threads % 32, 0);
+          EXPECT_LE(plan.threads, 1024);
+          EXPECT_GE(plan.threads, plan.lanes * plan.side);
+          // At most 32 registers of values, and what the kernels are made for.
+          EXPECT_LE(plan.per_thread * plan.width * a.registers,
+                    a.registers > 1 && a.element < 4 ? 64 : 32);
+          EXPECT_TRUE(plan.chunks == 1 || plan.per_thread == 4);
+          if (plan.columns) {
+            EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(plan.side)));
+            EXPECT_GE(plan.per_thread, 4);
+          } else {
+            EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(plan.lanes)));
+            EXPECT_EQ(plan.threads, plan.lanes * plan.side);
+            EXPECT_TRUE(plan.lanes <= 32 || plan.side == 1);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SoftmaxPlan, ChannelsAtEachPixel) {
+  const SoftmaxGeometry g{.outer = 256, .c = 128, .inner = 56 * 56};
+  for (const Access& a : {Access{4, 1}, Access{2, 1}}) {
+    const SoftmaxPlan plan = plan_of(g, a);
+    EXPECT_EQ(plan.width * a.element, 16);
+    EXPECT_EQ(plan.chunks, 1);  // read once
+    EXPECT_EQ(plan.lanes, 32);
+    EXPECT_EQ(plan.side, 8);  // a line of 128 bytes
+    EXPECT_EQ(plan.per_thread, 4);
+  }
+}
+
+TEST(SoftmaxPlan, RowsOfOneBlockAreReadOnce) {
+  for (const int64_t c : {1024, 4096, 16384, 32768}) {
+    EXPECT_EQ(plan_of({.outer = 8, .c = c, .inner = 1}, {4, 1}).chunks, 1) << c;
+    EXPECT_EQ(plan_of({.outer = 8, .c = c, .inner = 1}, {2, 1}).chunks, 1) << c;
+  }
+  EXPECT_GT(plan_of({.outer = 8, .c = 65536, .inner = 1}, {4, 1}).chunks, 1);
+}
+
+// No access is wider than the alignment of any of the tensors, or the rows, allow.
+TEST(SoftmaxPlan, UnalignedIsNarrow) {
+  EXPECT_EQ(plan_of({.outer = 8, .c = 1024, .inner = 1}, {4, 1}, false).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 1023, .inner = 1}, {4, 1}).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 64, .inner = 49}, {2, 1}).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 63, .inner = 64}, {2, 1}).width, 8);
+}
+
+}  // namespace
+}  // namespace gradus
