@@ -39,8 +39,12 @@ NO_CASES = {
               "a second implementation (random_test)",
     "schedule_step": "advances one learning rate; compared with PyTorch's schedules "
                      "(schedule_test, sgd_test)",
-    "sgd": "changes parameters in place, no gradient flows through it; compared with the f64 "
-           "reference and PyTorch's steps (sgd_test)",
+    "sgd": "changes parameters in place, no gradient flows through it; compared with PyTorch's steps "
+           "and the formula in f64 (sgd_test)",
+    "adam": "as sgd (adam_test); AdamW too",
+    "muon": "as sgd (muon_test)",
+    "clip_grad": "changes gradients in place, no gradient flows through it; compared with the formula "
+                 "in f64 (clip_grad_test)",
     "track_metrics": "adds up counters; compared exactly (trainer_test)",
 }
 

@@ -10,6 +10,7 @@ namespace {
 OpCase linear_case(std::string name, const Shape& x, int64_t out, bool bias = true) {
   const int64_t in = x[x.rank() - 1], rows = x.numel() / in;
   OpCase result;
+  result.function = "linear";
   result.name = "linear_" + name;
   result.inputs = {{.name = "x", .shape = x, .mean = 0.25}, {.name = "w", .shape = {out, in}}};
   if (bias) {
