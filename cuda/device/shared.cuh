@@ -25,6 +25,14 @@ __device__ __forceinline__ void copy_async(uint32_t destination, const void* sou
                : "memory");
 }
 
+// The same for data that is read once: past the first-level cache.
+__device__ __forceinline__ void copy_async_once(uint32_t destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(destination), "l"(source)
+               : "memory");
+}
+
 // Closes the group of copies started so far.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

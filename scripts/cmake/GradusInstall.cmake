@@ -31,6 +31,7 @@ target_sources(gradus PUBLIC
     autograd/gradcheck.h
     autograd/grad_mode.h
     autograd/node.h
+    autograd/ops/norm_terms.h
     autograd/saved.h
     autograd/tape.h
     cpu/context.h
@@ -67,6 +68,7 @@ target_sources(gradus PUBLIC
 set(GRADUS_PRIVATE_HEADERS
   autograd/ops/class_labels.h
   autograd/ops/row_norm.h
+  autograd/ops/group_norm_node.h
   nn/data/cifar10.h
   nn/data/idx.h
   nn/io/atomic_file.h

@@ -1,0 +1,62 @@
+#include "autograd/ops/instance_norm.h"
+
+#include <algorithm>
+
+#include "autograd/ops/batch_norm.h"
+#include "autograd/ops/group_norm_node.h"
+#include "core/launch.h"
+#include "core/ops/instance_norm.h"
+
+namespace gradus {
+namespace {
+
+void check_running(const Tensor& tensor, std::string_view what, const Tensor& x) {
+  if (!tensor.defined()) return;
+  check(tensor.rank() == 1 && tensor.size(0) == x.size(1) && tensor.dtype() == acc_dtype(x.dtype()),
+        "instance_norm", what, " must have one ", acc_dtype(x.dtype()), " for each of the ",
+        x.size(1), " channels of ", x, ", got ", tensor);
+}
+
+}  // namespace
+
+Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta,
+                     const InstanceNormState& state, const InstanceNormOptions& options,
+                     NormStatistics* saved) {
+  check(x.rank() >= 2 && x.rank() <= 5, "instance_norm",
+        "expected [n, c, ...] of rank 2 to 5, got ", x);
+  check(state.running_mean.defined() == state.running_var.defined(), "instance_norm",
+        "running_mean and running_var come together");
+  check_running(state.running_mean, "running_mean", x);
+  check_running(state.running_var, "running_var", x);
+  const bool tracked = state.running_mean.defined();
+  if (tracked && !options.training) {
+    return batch_norm(x, gamma, beta, {state.running_mean, state.running_var, {}},
+                      {.training = false, .eps = options.eps});
+  }
+  const bool updates = tracked && x.numel() > 0;
+  const int64_t s = x.numel() / std::max<int64_t>(x.size(0) * x.size(1), 1);
+  check(!updates || s > 1, "instance_norm",
+        "running statistics need more than one value per sample and channel, got ", x);
+  NormStatistics statistics;
+  Tensor var;
+  const Tensor y = detail::normalize_groups({.op = "instance_norm",
+                                             .groups = std::max<int64_t>(x.size(1), 1),
+                                             .eps = options.eps,
+                                             .saved = &statistics,
+                                             .var = updates ? &var : nullptr},
+                                            x, gamma, beta);
+  if (updates) {
+    launch(InstanceNormUpdate{.mean = statistics.mean.raw(),
+                              .var = var.raw(),
+                              .running_mean = state.running_mean.raw(),
+                              .running_var = state.running_var.raw(),
+                              .s = s,
+                              .momentum = options.momentum});
+    state.running_mean.storage()->bump_version();
+    state.running_var.storage()->bump_version();
+  }
+  if (saved != nullptr) *saved = statistics;
+  return y;
+}
+
+}  // namespace gradus

@@ -1,0 +1,144 @@
+#include "core/ops/group_norm.h"
+
+#include "cuda/check.h"
+#include "cuda/group_norm_launch.h"
+#include "cuda/group_norm_samples.cuh"
+#include "cuda/launch_kernel.cuh"
+
+namespace gradus {
+namespace {
+
+// Launches a slab kernel, as clusters of the blocks of a set where `in_clusters`.
+template <class... Params, class... Args>
+void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool in_clusters,
+                 void (*kernel)(Params...), const Args&... args) {
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      "cudaFuncSetAttribute");
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "cudaFuncSetAttribute");
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(plan.pieces), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = exact_blocks(plan.blocks(), "group_norm");
+  config.blockDim = static_cast<unsigned>(plan.threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = cuda.stream();
+  config.attrs = &cluster;
+  config.numAttrs = in_clusters ? 1 : 0;
+  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "group_norm");
+}
+
+template <class T, int N>
+void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g) {
+  using A = acc_t<T>;
+  SlabForward<T> f = slab_forward<T>(args);
+  f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.info().compute_major >= 9);
+  const int shared = f.plan.tensor_bytes;
+  if (!f.plan.by_block) {
+    launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, false>, f);
+    return;
+  }
+  if (f.plan.on_chip) {
+    launch_slab(cuda, f.plan, shared, f.plan.pieces > 1, group_norm_forward_slab<T, N, true>, f);
+    return;
+  }
+  const PartsOfSets of(g.n, g.g, 1, f.plan.pieces);
+  f.parts =
+      static_cast<Moments<A>*>(cuda.workspace(static_cast<size_t>(of.numel()) * sizeof(*f.parts)));
+  launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, true>, f);
+  finish_moments(cuda, args, of, f.parts);
+  const PacksOfRows packs(g, N);
+  group_norm_forward_write<T, N>
+      <<<stepping_blocks(packs.packs, 256 * 4), 256, 0, cuda.stream()>>>(f, packs);
+}
+
+template <class T, int N>
+void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry& g) {
+  using A = acc_t<T>;
+  SlabBackward<T> b = slab_backward<T>(args);
+  b.plan = plan_group_norm_slab(g, N, sizeof(T), 2, cuda.info().compute_major >= 9);
+  const int shared = 2 * b.plan.tensor_bytes;
+  const bool wants_parameters = args.dgamma || args.dbeta;
+  const PartsOfSets of(g.n, g.g, g.channels(), b.plan.segments);
+  if (b.plan.on_chip && !wants_parameters) {
+    if (b.plan.by_block) {
+      launch_slab(cuda, b.plan, shared, b.plan.pieces > 1, group_norm_backward_slab<T, N, true>, b,
+                  false);
+    } else {
+      launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
+    }
+    return;
+  }
+  const BackwardWorkspace<A> space(cuda, args, of);
+  b.parts = space.parts;
+  const bool only_parts = !b.plan.on_chip;
+  if (b.plan.by_block) {
+    launch_slab(cuda, b.plan, shared, b.plan.on_chip && b.plan.pieces > 1,
+                group_norm_backward_slab<T, N, true>, b, only_parts);
+  } else {
+    launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
+  }
+  if (only_parts && args.dx) {
+    finish_sums(cuda, args, of, g.m(), space);
+    const PacksOfRows packs(g, N);
+    group_norm_backward_write<T, N>
+        <<<stepping_blocks(packs.packs, 256 * 4), 256, 0, cuda.stream()>>>(b, space.terms, packs);
+  }
+  sum_samples(cuda, args, g.c, space);
+}
+
+// Calls f(the widest pack) that s and the pointers allow.
+template <class T, class F>
+void with_width(const GroupNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
+  if (pack_width(sizeof(T), pointers, {g.s}) == kFullPack<T>) {
+    f(std::integral_constant<int, kFullPack<T>>());
+  } else {
+    f(std::integral_constant<int, 1>());
+  }
+}
+
+void check_extents(const GroupNormGeometry& g) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (g.c <= kMost && g.s <= kMost) return;
+  fail(ErrorCode::unsupported, "group_norm", "CUDA takes at most 2^31 channels of 2^31 elements, ",
+       "got ", g.c, " of ", g.s);
+}
+
+void zero(Cuda& cuda, std::initializer_list<const AnyView*> views) {
+  for (const AnyView* view : views) {
+    if (view->nbytes() == 0) continue;
+    cuda_check(cudaMemsetAsync(view->data, 0, static_cast<size_t>(view->nbytes()), cuda.stream()),
+               "group_norm");
+  }
+}
+
+}  // namespace
+
+void run(Cuda& cuda, const GroupNormForward& args) {
+  const GroupNormGeometry g = group_norm_geometry(args.x, args.groups);
+  if (args.x.numel() == 0) return zero(cuda, {&args.mean, &args.rstd, &args.var});
+  check_extents(g);
+  if (g.channels_last) return detail::group_norm_columns_forward(cuda, args, g);
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.y.data},
+                  [&](auto width) { forward<T, width()>(cuda, args, g); });
+  });
+}
+
+void run(Cuda& cuda, const GroupNormBackward& args) {
+  const GroupNormGeometry g = group_norm_geometry(args.x, args.groups);
+  if (args.x.numel() == 0) return zero(cuda, {&args.dgamma, &args.dbeta});
+  check_extents(g);
+  if (g.channels_last) return detail::group_norm_columns_backward(cuda, args, g);
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.dy.data, args.dx.data},
+                  [&](auto width) { backward<T, width()>(cuda, args, g); });
+  });
+}
+
+}  // namespace gradus

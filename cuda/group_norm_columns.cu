@@ -1,0 +1,324 @@
+// Group normalization of channels-last tensors: the channels of a group are a few neighbours in
+// each row, so a thread keeps a pack of channels and walks down the rows of a sample.
+#include "cuda/check.h"
+#include "cuda/device/shared.cuh"
+#include "cuda/group_norm_launch.h"
+#include "cuda/group_norm_samples.cuh"
+#include "cuda/launch_kernel.cuh"
+
+namespace gradus {
+namespace {
+
+// What one thread works on.
+struct ColumnThread {
+  int64_t sample, chunk, channel;  // the first channel of its pack
+  int64_t row, end, step;          // of the sample
+  int y;                           // which of the block's rows
+  bool active;
+};
+
+__device__ __forceinline__ ColumnThread column_thread(const GroupNormColumns& plan,
+                                                      uint32_t block) {
+  const uint32_t rest = plan.by_tiles.quotient(block), tile = block - rest * plan.tiles;
+  const uint32_t sample = plan.by_chunks.quotient(rest), chunk = rest - sample * plan.chunks;
+  const int y = threadIdx.x / plan.lanes, lane = threadIdx.x % plan.lanes;
+  ColumnThread at;
+  at.sample = sample;
+  at.chunk = chunk;
+  at.channel = (int64_t{tile} * plan.lanes + lane) * plan.width;
+  at.row = chunk * plan.rows_per_chunk + y;
+  at.end = min(plan.s, (chunk + 1) * plan.rows_per_chunk);
+  at.step = GroupNormColumns::kThreads / plan.lanes;
+  at.y = y;
+  at.active = at.channel < plan.c;
+  return at;
+}
+
+// Folds one part per channel of each thread onto the threads of the block's first row, by halves,
+// and stores them at parts[sample, chunk, channel].
+template <int N, class Part, class Merge>
+__device__ __forceinline__ void store_parts(const GroupNormColumns& plan, const ColumnThread& at,
+                                            Part (&part)[N], Part* parts, const Merge& merge) {
+  Part* of_thread = reinterpret_cast<Part*>(dynamic_shared());
+  constexpr int kThreads = GroupNormColumns::kThreads;
+  for (int width = kThreads / plan.lanes; width > 1; width /= 2) {
+    if (at.y < width && at.y >= width / 2) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) of_thread[j * kThreads + threadIdx.x] = part[j];
+    }
+    __syncthreads();
+    if (at.y < width / 2) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        part[j] = merge(part[j], of_thread[j * kThreads + threadIdx.x + width / 2 * plan.lanes]);
+    }
+  }
+  if (at.y != 0 || !at.active) return;
+  Part* to = parts + (at.sample * plan.chunks + at.chunk) * plan.c + at.channel;
+#pragma unroll
+  for (int j = 0; j < N; ++j) to[j] = part[j];
+}
+
+// math    moments of each channel over a chunk of the rows of a sample
+// grid    a block per (sample, chunk, tile of channels)
+// passes  1: batches of 8 rows in two passes over registers, merged by Chan's formula
+// bytes   Eb, and 3 numbers per chunk and channel
+// smem    the moments of each thread's channels
+// order   batches of a thread, then the threads of a column by halves: fixed by the shape
+template <class T, int N>
+__global__ void __launch_bounds__(GroupNormColumns::kThreads)
+    group_norm_moments_columns(const T* x, const __grid_constant__ GroupNormColumns plan,
+                               Moments<acc_t<T>>* parts) {
+  using A = acc_t<T>;
+  constexpr int kBatch = GroupNormColumns::kBatch;
+  ColumnThread at = column_thread(plan, blockIdx.x);
+  Moments<A> part[N] = {};
+  x += at.sample * plan.s * plan.c + at.channel;
+  for (; at.active && at.row < at.end; at.row += kBatch * at.step) {
+    Pack<T, N> in[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (at.row + k * at.step < at.end) in[k] = load_pack<N>(x + (at.row + k * at.step) * plan.c);
+    }
+    const A count = static_cast<A>(min(int64_t{kBatch}, (at.end - at.row - 1) / at.step + 1));
+    const A share = A(1) / count, of_total = count / (part[0].count + count);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      A total = A(0), m2 = A(0);
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k)
+        total += at.row + k * at.step < at.end ? static_cast<A>(in[k][j]) : A(0);
+      const A mean = total * share;
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const A d = at.row + k * at.step < at.end ? static_cast<A>(in[k][j]) - mean : A(0);
+        m2 += d * d;
+      }
+      const A delta = mean - part[j].mean;
+      part[j].mean += delta * of_total;
+      part[j].m2 += m2 + delta * delta * (part[j].count * of_total);
+      part[j].count += count;
+    }
+  }
+  store_parts<N>(plan, at, part, parts, MergeMoments{});
+}
+
+template <class A>
+struct AddChannelSums {
+  __device__ ChannelSums<A> operator()(const ChannelSums<A>& a, const ChannelSums<A>& b) const {
+    return {a.dy + b.dy, a.dy_xhat + b.dy_xhat};
+  }
+};
+
+// math    Σ dy and Σ dy·xhat of each channel over a chunk of the rows of a sample
+// grid    a block per (sample, chunk, tile of channels)
+// passes  1
+// bytes   2Eb, and 2 numbers per chunk and channel
+// smem    the sums of each thread's channels
+// order   rows of a thread, then the threads of a column by halves: fixed by the shape
+template <class T, int N>
+__global__ void __launch_bounds__(GroupNormColumns::kThreads)
+    group_norm_sums_columns(const T* x, const T* dy, const acc_t<T>* mean, const acc_t<T>* rstd,
+                            const __grid_constant__ GroupNormColumns plan,
+                            ChannelSums<acc_t<T>>* parts) {
+  using A = acc_t<T>;
+  constexpr int kBatch = 4;
+  ColumnThread at = column_thread(plan, blockIdx.x);
+  ChannelSums<A> part[N] = {};
+  A mean_of[N] = {};
+  const int64_t first = at.sample * plan.groups;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (at.active) mean_of[j] = mean[first + quotient(plan.by_channels, at.channel + j)];
+  }
+  const int64_t base = at.sample * plan.s * plan.c + at.channel;
+  for (; at.active && at.row < at.end; at.row += kBatch * at.step) {
+    Pack<T, N> x_in[kBatch], dy_in[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t row = at.row + k * at.step;
+      if (row < at.end) {
+        x_in[k] = load_pack<N>(x + base + row * plan.c);
+        dy_in[k] = load_pack<N>(dy + base + row * plan.c);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (at.row + k * at.step >= at.end) continue;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const A d = static_cast<A>(dy_in[k][j]);
+        part[j].dy += d;
+        part[j].dy_xhat += d * (static_cast<A>(x_in[k][j]) - mean_of[j]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (at.active) part[j].dy_xhat *= rstd[first + quotient(plan.by_channels, at.channel + j)];
+  }
+  store_parts<N>(plan, at, part, parts, AddChannelSums<A>{});
+}
+
+// math    y = (x - mean)·rstd·gamma + beta
+// grid    as the moments kernel, last block first: that has just left the rows in L2
+// bytes   2Eb, after a pass of Eb
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(GroupNormColumns::kThreads)
+    group_norm_forward_write_columns(const __grid_constant__ SlabForward<T> f,
+                                     const __grid_constant__ GroupNormColumns plan) {
+  using A = acc_t<T>;
+  constexpr int kBatch = 4;
+  ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
+  if (!at.active) return;
+  A mean[N], scale[N], shift[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int64_t c = at.channel + j;
+    const int64_t set = at.sample * plan.groups + quotient(plan.by_channels, c);
+    mean[j] = f.mean[set];
+    scale[j] = f.rstd[set] * (f.gamma != nullptr ? f.gamma[c] : A(1));
+    shift[j] = f.beta != nullptr ? f.beta[c] : A(0);
+  }
+  const int64_t base = at.sample * plan.s * plan.c + at.channel;
+  for (; at.row < at.end; at.row += kBatch * at.step) {
+    Pack<T, N> in[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t row = at.row + k * at.step;
+      if (row < at.end) in[k] = load_pack<N>(f.x + base + row * plan.c);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t row = at.row + k * at.step;
+      if (row >= at.end) break;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out[j] = static_cast<T>((static_cast<A>(in[k][j]) - mean[j]) * scale[j] + shift[j]);
+      store_pack(f.y + base + row * plan.c, out);
+    }
+  }
+}
+
+// math    dx = rstd·(d - m1 - xhat·m2), d = gamma·dy, as scale·dy - (x - mean)·stretch - shift
+// grid    as the sums kernel, last block first: that has just left the rows in L2
+// bytes   3Eb, after a pass of 2Eb
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(GroupNormColumns::kThreads)
+    group_norm_backward_write_columns(const __grid_constant__ SlabBackward<T> b,
+                                      const ChannelSums<acc_t<T>>* terms,
+                                      const __grid_constant__ GroupNormColumns plan) {
+  using A = acc_t<T>;
+  constexpr int kBatch = 4;
+  ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
+  if (!at.active) return;
+  A mean[N], scale[N], stretch[N], shift[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int64_t c = at.channel + j;
+    const int64_t set = at.sample * plan.groups + quotient(plan.by_channels, c);
+    const A rstd = b.rstd[set];
+    mean[j] = b.mean[set];
+    scale[j] = rstd * (b.gamma != nullptr ? b.gamma[c] : A(1));
+    shift[j] = rstd * terms[set].dy;
+    stretch[j] = rstd * terms[set].dy_xhat * rstd;
+  }
+  const int64_t base = at.sample * plan.s * plan.c + at.channel;
+  for (; at.row < at.end; at.row += kBatch * at.step) {
+    Pack<T, N> x[kBatch], dy[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t row = at.row + k * at.step;
+      if (row < at.end) {
+        x[k] = load_pack<N>(b.x + base + row * plan.c);
+        dy[k] = load_pack<N>(b.dy + base + row * plan.c);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t row = at.row + k * at.step;
+      if (row >= at.end) break;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const A projection = (static_cast<A>(x[k][j]) - mean[j]) * stretch[j];
+        out[j] = static_cast<T>(scale[j] * static_cast<A>(dy[k][j]) - shift[j] - projection);
+      }
+      store_pack(b.dx + base + row * plan.c, out);
+    }
+  }
+}
+
+template <class T, int N>
+void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g) {
+  using A = acc_t<T>;
+  const GroupNormColumns plan = plan_group_norm_columns(g, N, sizeof(T));
+  const PartsOfSets of(g.n, g.g, g.channels(), plan.chunks);
+  Moments<A>* parts =
+      static_cast<Moments<A>*>(cuda.workspace(static_cast<size_t>(of.numel()) * sizeof(*parts)));
+  const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "group_norm"),
+                          .threads = GroupNormColumns::kThreads,
+                          .shared_bytes = GroupNormColumns::kThreads * N * sizeof(*parts)};
+  launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
+  finish_moments(cuda, args, of, parts);
+  const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
+  launch_kernel(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args), plan);
+}
+
+template <class T, int N>
+void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry& g) {
+  using A = acc_t<T>;
+  const GroupNormColumns plan = plan_group_norm_columns(g, N, sizeof(T));
+  const PartsOfSets of(g.n, g.g, g.channels(), plan.chunks);
+  const BackwardWorkspace<A> space(cuda, args, of);
+  const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "group_norm"),
+                          .threads = GroupNormColumns::kThreads,
+                          .shared_bytes = GroupNormColumns::kThreads * N * sizeof(*space.parts)};
+  launch_kernel(cuda, shape, group_norm_sums_columns<T, N>, args.x.as<T>(), args.dy.as<T>(),
+                args.mean.as<A>(), args.rstd.as<A>(), plan, space.parts);
+  if (args.dx) {
+    finish_sums(cuda, args, of, g.m(), space);
+    const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
+    launch_kernel(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
+                  space.terms, plan);
+  }
+  sum_samples(cuda, args, g.c, space);
+}
+
+// Calls f(the widest pack) that c and the pointers allow.
+template <class T, class F>
+void with_width(const GroupNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
+  if (pack_width(sizeof(T), pointers, {g.c}) == kFullPack<T>) {
+    f(std::integral_constant<int, kFullPack<T>>());
+  } else {
+    f(std::integral_constant<int, 1>());
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+void group_norm_columns_forward(Cuda& cuda, const GroupNormForward& args,
+                                const GroupNormGeometry& g) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.y.data},
+                  [&](auto width) { forward<T, width()>(cuda, args, g); });
+  });
+}
+
+void group_norm_columns_backward(Cuda& cuda, const GroupNormBackward& args,
+                                 const GroupNormGeometry& g) {
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.dy.data, args.dx.data},
+                  [&](auto width) { backward<T, width()>(cuda, args, g); });
+  });
+}
+
+}  // namespace detail
+}  // namespace gradus

@@ -1,0 +1,179 @@
+// Group normalization through memory: from the parts of sets and channels to statistics and
+// gradients, and the passes that write contiguous tensors which no cluster holds.
+#pragma once
+
+#include "cuda/device/quotient.cuh"
+#include "cuda/device/reduce.cuh"
+#include "cuda/device/vector.cuh"
+#include "cuda/group_norm_slab.cuh"
+
+namespace gradus {
+
+// Where the parts of set (sample, group) lie in [n, parts, groups·channels].
+struct PartsOfSets {
+  int64_t sets = 0, groups = 1, channels = 1, parts = 1;
+  FastDivisor by_groups, by_channels;
+
+  PartsOfSets() = default;
+  PartsOfSets(int64_t n, int64_t groups, int64_t channels, int64_t parts)
+      : sets(n * groups),
+        groups(groups),
+        channels(channels),
+        parts(parts),
+        by_groups(static_cast<uint32_t>(groups)),
+        by_channels(static_cast<uint32_t>(channels)) {}
+
+  int64_t numel() const { return sets * channels * parts; }
+#ifdef __CUDACC__
+  // Calls f(index of the part, channel) for each of this lane's parts of a set.
+  template <class F>
+  __device__ __forceinline__ void for_each(int64_t set, int lane, F&& f) const {
+    const int64_t sample = quotient(by_groups, set), group = set - sample * groups;
+    for (int64_t i = lane; i < parts * channels; i += kWarp) {
+      const int64_t part = quotient(by_channels, i);
+      const int64_t channel = group * channels + i - part * channels;
+      f((sample * parts + part) * groups * channels + channel, channel);
+    }
+  }
+#endif
+};
+
+// math    mean, rstd, var of each set from the moments of its parts
+// grid    a warp per set
+// order   parts of a lane, then lanes: fixed by the shape
+template <class A>
+__global__ void __launch_bounds__(256)
+    group_norm_finish_moments(const Moments<A>* parts, const PartsOfSets of, A* mean, A* rstd,
+                              A* var, A eps) {
+  const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (set >= of.sets) return;
+  Moments<A> moments{};
+  of.for_each(set, lane,
+              [&](int64_t part, int64_t) { moments = MergeMoments{}(moments, parts[part]); });
+  moments = warp_reduce(moments, MergeMoments{});
+  if (lane != 0) return;
+  const A variance = moments.m2 / moments.count;
+  mean[set] = moments.mean;
+  rstd[set] = A(1) / sqrt(variance + eps);
+  if (var != nullptr) var[set] = variance;
+}
+
+// math    m1 and m2 of each set from its channels' sums
+// grid    a warp per set
+// order   parts of a lane, then lanes: fixed by the shape
+template <class A>
+__global__ void __launch_bounds__(256)
+    group_norm_finish_sums(const ChannelSums<A>* parts, const PartsOfSets of, const A* gamma, A m,
+                           ChannelSums<A>* terms) {
+  const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (set >= of.sets) return;
+  ChannelSums<A> d{};
+  of.for_each(set, lane, [&](int64_t part, int64_t channel) {
+    const A weight = gamma != nullptr ? gamma[channel] : A(1);
+    d = {d.dy + weight * parts[part].dy, d.dy_xhat + weight * parts[part].dy_xhat};
+  });
+  d = {warp_sum(d.dy), warp_sum(d.dy_xhat)};
+  if (lane == 0) terms[set] = {d.dy / m, d.dy_xhat / m};
+}
+
+// math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]
+// grid    (32 channels, a chunk of rows) per block of 32 x 32 threads
+// passes  1; where there are several chunks they become the rows of a second launch
+// order   rows of a thread, then threads 0 to 31: fixed by the shape
+template <class A>
+__global__ void __launch_bounds__(1024)
+    group_norm_sum_samples(const ChannelSums<A>* parts, int64_t rows, int64_t c, int64_t per_chunk,
+                           ChannelSums<A>* next, A* dgamma, A* dbeta) {
+  __shared__ ChannelSums<A> of_row[32][33];
+  const int64_t channel = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  const int64_t end = min(rows, (blockIdx.y + 1) * per_chunk);
+  ChannelSums<A> sums{};
+  if (channel < c) {
+#pragma unroll 8
+    for (int64_t row = blockIdx.y * per_chunk + threadIdx.y; row < end; row += 32) {
+      const ChannelSums<A> part = parts[row * c + channel];
+      sums = {sums.dy + part.dy, sums.dy_xhat + part.dy_xhat};
+    }
+  }
+  of_row[threadIdx.y][threadIdx.x] = sums;
+  __syncthreads();
+  // A warp adds up one channel: its lanes are the rows now.
+  const int64_t of_warp = int64_t{blockIdx.x} * 32 + threadIdx.y;
+  sums = of_row[threadIdx.x][threadIdx.y];
+  sums = {warp_sum(sums.dy), warp_sum(sums.dy_xhat)};
+  if (threadIdx.x != 0 || of_warp >= c) return;
+  if (next != nullptr) {
+    next[blockIdx.y * c + of_warp] = sums;
+    return;
+  }
+  if (dgamma != nullptr) dgamma[of_warp] = sums.dy_xhat;
+  if (dbeta != nullptr) dbeta[of_warp] = sums.dy;
+}
+
+// Channel and set of a pack of a contiguous tensor.
+struct PacksOfRows {
+  int64_t packs = 0;
+  int64_t c = 0;
+  FastDivisor by_row, by_c, by_channels;  // packs of a row, channels of a sample and of a set
+
+  PacksOfRows(const GroupNormGeometry& g, int width)
+      : packs(g.n * g.c * g.s / width),
+        c(g.c),
+        by_row(static_cast<uint32_t>(g.s / width)),
+        by_c(static_cast<uint32_t>(g.c)),
+        by_channels(static_cast<uint32_t>(g.channels())) {}
+};
+
+// math    y = (x - mean)·rstd·gamma + beta
+// grid    packs of N elements, last pack first: the moments pass has just left them in L2
+// bytes   2Eb, after a pass of Eb
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(256)
+    group_norm_forward_write(const __grid_constant__ SlabForward<T> f, const PacksOfRows of) {
+  using A = acc_t<T>;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < of.packs;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t pack = of.packs - 1 - i, row = quotient(of.by_row, pack);
+    const int64_t set = quotient(of.by_channels, row), c = row - quotient(of.by_c, row) * of.c;
+    const Pack<T, N> in = load_pack<N>(f.x + pack * N);
+    const A mean = f.mean[set], rstd = f.rstd[set];
+    const A gamma = f.gamma != nullptr ? f.gamma[c] : A(1);
+    const A beta = f.beta != nullptr ? f.beta[c] : A(0);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      out[j] = static_cast<T>(norm_xhat(static_cast<A>(in[j]), mean, rstd) * gamma + beta);
+    store_pack(f.y + pack * N, out);
+  }
+}
+
+// math    dx = rstd·(d - m1 - xhat·m2), d = gamma·dy
+// grid    packs of N elements, last pack first: the sums pass has just left them in L2
+// bytes   3Eb, after a pass of 2Eb
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(256)
+    group_norm_backward_write(const __grid_constant__ SlabBackward<T> b,
+                              const ChannelSums<acc_t<T>>* terms, const PacksOfRows of) {
+  using A = acc_t<T>;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < of.packs;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t pack = of.packs - 1 - i, row = quotient(of.by_row, pack);
+    const int64_t set = quotient(of.by_channels, row), c = row - quotient(of.by_c, row) * of.c;
+    const Pack<T, N> x = load_pack<N>(b.x + pack * N), dy = load_pack<N>(b.dy + pack * N);
+    const A mean = b.mean[set], rstd = b.rstd[set], m1 = terms[set].dy, m2 = terms[set].dy_xhat;
+    const A gamma = b.gamma != nullptr ? b.gamma[c] : A(1);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const A xhat = norm_xhat(static_cast<A>(x[j]), mean, rstd);
+      out[j] = static_cast<T>(norm_dx(gamma * static_cast<A>(dy[j]), xhat, rstd, m1, m2));
+    }
+    store_pack(b.dx + pack * N, out);
+  }
+}
+
+}  // namespace gradus

@@ -1,0 +1,188 @@
+// How group normalization is shared out among threads; pure host code. All of it depends on the
+// shape, the element and the alignment, and on whether the card has clusters.
+#pragma once
+
+#include <bit>
+
+#include "core/ops/group_norm.h"
+#include "cuda/device/strided_plan.h"
+#include "cuda/plan.h"
+
+namespace gradus {
+
+// Contiguous tensors: a set is one run of memory, of which a block holds a region in shared memory.
+// A region is rows_per_piece whole rows (channels) of `cols` packs, or, where not even one row
+// fits, one of `segments` parts of a row. Threads are laid over it as `slots` rows at once, with
+// lanes_per_row threads along each.
+struct GroupNormSlab {
+  int64_t sets = 0;
+  int64_t m = 0;  // elements of a set
+  int64_t s = 0;  // elements of a row
+  int64_t groups = 1;
+  int64_t rows = 0;  // of a set
+  int width = 1;     // elements of a pack
+
+  int pieces = 1;    // regions, and so blocks, of a set
+  int segments = 1;  // parts of a row
+  int rows_per_piece = 0;
+  int cols = 0;         // packs along a row of a region
+  int last_cols = 0;    // the same in the last segment
+  bool on_chip = true;  // one block or cluster holds a set; else statistics go through memory
+
+  bool by_block = true;  // else several sets per block, each by part of a warp
+  int sets_per_block = 1;
+  int lanes_per_set = 32;
+  int lanes_per_row = 32;
+  int slots = 1;
+  int threads = 32;
+  int tensor_bytes = 0;  // of shared memory, for the block's region or regions of one tensor
+  FastDivisor by_pieces, by_segments, by_groups, by_lanes_per_set, by_lanes_per_row;
+
+  int64_t region_packs() const { return int64_t{rows_per_piece} * cols; }
+  int64_t blocks() const {
+    return by_block ? sets * pieces : ceil_div(sets, int64_t{sets_per_block});
+  }
+};
+
+namespace detail {
+
+// Bytes of a region. With two tensors two blocks fit a multiprocessor of 227 KB, and one fits one
+// of 99 KB.
+inline constexpr int64_t kRegionBytes = 49 * 1024;
+inline constexpr int64_t kMostClusterBlocks = 8;
+// Packs up to which part of a warp takes a set, per tensor held: no barriers then.
+inline constexpr int64_t kWarpPacks[] = {512, 256};
+// Packs of one thread that a block aims at, per tensor held.
+inline constexpr int64_t kThreadPacks[] = {12, 6};
+inline constexpr int64_t kMostWarps = 16;
+inline constexpr int kWarpsOfSmallSets = 4;
+
+inline int64_t ceil_power_of_two(int64_t value) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
+}
+
+// Cuts each set into regions of at most `most` packs, as equal as may be.
+inline void cut_set(GroupNormSlab& plan, int64_t most) {
+  const int64_t row_packs = plan.s / plan.width;
+  if (row_packs <= most) {
+    const int64_t wanted = ceil_div(plan.rows, most / row_packs);
+    plan.rows_per_piece = static_cast<int>(ceil_div(plan.rows, wanted));
+    plan.pieces = static_cast<int>(ceil_div(plan.rows, int64_t{plan.rows_per_piece}));
+    plan.segments = 1;
+    plan.cols = plan.last_cols = static_cast<int>(row_packs);
+    return;
+  }
+  const int64_t wanted = ceil_div(row_packs, most);
+  plan.cols = static_cast<int>(ceil_div(row_packs, wanted));
+  plan.segments = static_cast<int>(ceil_div(row_packs, int64_t{plan.cols}));
+  plan.last_cols = static_cast<int>(row_packs - int64_t{plan.segments - 1} * plan.cols);
+  plan.rows_per_piece = 1;
+  plan.pieces = static_cast<int>(plan.rows * plan.segments);
+}
+
+inline void share_by_warp(GroupNormSlab& plan) {
+  plan.by_block = false;
+  plan.lanes_per_row = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.cols)));
+  plan.lanes_per_set =
+      static_cast<int>(std::min<int64_t>(32, plan.lanes_per_row * ceil_power_of_two(plan.rows)));
+  plan.slots = plan.lanes_per_set / plan.lanes_per_row;
+  plan.threads = 32 * kWarpsOfSmallSets;
+  plan.sets_per_block = plan.threads / plan.lanes_per_set;
+}
+
+inline void share_by_block(GroupNormSlab& plan, int64_t per_thread) {
+  const int64_t each = 32 * per_thread, rows = plan.rows_per_piece;
+  int64_t warps = std::clamp<int64_t>((plan.region_packs() + each / 2) / each, 1, kMostWarps);
+  if (rows < warps) {  // several warps along a row
+    const int64_t along = std::max<int64_t>(1, (warps + rows / 2) / rows);
+    warps = std::min(kMostWarps / rows, along) * rows;
+    plan.slots = static_cast<int>(rows);
+    plan.lanes_per_row = static_cast<int>(32 * warps / rows);
+  } else {
+    plan.lanes_per_row = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.cols)));
+    plan.slots = static_cast<int>(32 * warps / plan.lanes_per_row);
+  }
+  plan.threads = plan.lanes_per_set = static_cast<int>(32 * warps);
+}
+
+}  // namespace detail
+
+// `tensors`: held at once, 1 in the forward and 2 in the backward pass. g is not empty and not
+// channels-last; `width` divides s.
+inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width, int64_t element,
+                                          int tensors, bool has_clusters) {
+  GroupNormSlab plan;
+  plan.sets = g.sets();
+  plan.m = g.m();
+  plan.s = g.s;
+  plan.groups = g.g;
+  plan.rows = g.channels();
+  plan.width = width;
+  const int64_t most = detail::kRegionBytes / (width * element);
+  const auto fits = [&] {
+    return plan.pieces == 1 || (has_clusters && plan.pieces <= detail::kMostClusterBlocks);
+  };
+  detail::cut_set(plan, most);
+  if (!fits() && tensors == 1) detail::cut_set(plan, 2 * most);
+  plan.on_chip = fits();
+  if (!plan.on_chip) detail::cut_set(plan, most);
+  if (plan.pieces == 1 && plan.region_packs() <= detail::kWarpPacks[tensors - 1]) {
+    detail::share_by_warp(plan);
+  } else {
+    detail::share_by_block(plan, detail::kThreadPacks[tensors - 1]);
+  }
+  const int64_t bytes = plan.region_packs() * width * element * plan.sets_per_block;
+  plan.tensor_bytes = static_cast<int>(ceil_div(bytes, 16) * 16);
+  plan.by_pieces = FastDivisor(static_cast<uint32_t>(plan.pieces));
+  plan.by_segments = FastDivisor(static_cast<uint32_t>(plan.segments));
+  plan.by_groups = FastDivisor(static_cast<uint32_t>(plan.groups));
+  plan.by_lanes_per_set = FastDivisor(static_cast<uint32_t>(plan.lanes_per_set));
+  plan.by_lanes_per_row = FastDivisor(static_cast<uint32_t>(plan.lanes_per_row));
+  return plan;
+}
+
+// Channels-last tensors: a block takes rows_per_chunk rows (positions) of one sample and `lanes`
+// packs of channels; its threads take kThreads / lanes rows at once, kBatch times before they add
+// up.
+struct GroupNormColumns {
+  static constexpr int kThreads = 256;
+  static constexpr int kBatch = 8;
+  int64_t n = 0, c = 0, s = 0;
+  int64_t groups = 1;
+  int width = 1;
+  int lanes = 1;   // a power of two, at most 32
+  int tiles = 1;   // blocks across the channels
+  int chunks = 1;  // blocks along the rows of a sample
+  int64_t rows_per_chunk = 0;
+  FastDivisor by_tiles, by_chunks, by_channels;
+  int64_t blocks() const { return n * tiles * chunks; }
+};
+
+inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int width,
+                                                int64_t element) {
+  constexpr int64_t kChunkBytes = 64 * 1024;
+  GroupNormColumns plan;
+  plan.n = g.n, plan.c = g.c, plan.s = g.s;
+  plan.groups = g.g;
+  plan.width = width;
+  const int64_t packs = g.c / width;
+  plan.lanes = static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(packs)));
+  plan.tiles = static_cast<int>(ceil_div(packs, int64_t{plan.lanes}));
+  const int64_t row_bytes = std::min(packs, int64_t{plan.lanes}) * width * element;
+  const int64_t batch = GroupNormColumns::kThreads / plan.lanes * GroupNormColumns::kBatch;
+  plan.rows_per_chunk = ceil_div(kChunkBytes / row_bytes, batch) * batch;
+  plan.chunks = static_cast<int>(ceil_div(g.s, plan.rows_per_chunk));
+  plan.by_tiles = FastDivisor(static_cast<uint32_t>(plan.tiles));
+  plan.by_chunks = FastDivisor(static_cast<uint32_t>(plan.chunks));
+  plan.by_channels = FastDivisor(static_cast<uint32_t>(g.channels()));
+  return plan;
+}
+
+// The sums of dgamma and dbeta over `rows` partial sums per channel: blocks of 32 channels, each
+// over one chunk of the rows; a second pass adds the chunks.
+inline Chunks plan_group_norm_samples(int64_t rows, int64_t c) {
+  const int64_t tiles = ceil_div(c, 32);
+  return plan_chunks(rows, 512, std::max<int64_t>(1, kTargetBlocks / 4 / tiles));
+}
+
+}  // namespace gradus

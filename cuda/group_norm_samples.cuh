@@ -1,0 +1,91 @@
+// Launchers that the contiguous and the channels-last kernels of group normalization share.
+#pragma once
+
+#include "cuda/context.h"
+#include "cuda/group_norm_parts.cuh"
+
+namespace gradus {
+
+template <class T>
+SlabForward<T> slab_forward(const GroupNormForward& args) {
+  using A = acc_t<T>;
+  return {.x = args.x.as<T>(),
+          .y = args.y.as<T>(),
+          .gamma = args.gamma.as<A>(),
+          .beta = args.beta.as<A>(),
+          .mean = args.mean.as<A>(),
+          .rstd = args.rstd.as<A>(),
+          .var = args.var.as<A>(),
+          .parts = nullptr,
+          .eps = static_cast<A>(args.eps),
+          .plan = {}};
+}
+
+template <class T>
+SlabBackward<T> slab_backward(const GroupNormBackward& args) {
+  using A = acc_t<T>;
+  return {.x = args.x.as<T>(),
+          .dy = args.dy.as<T>(),
+          .dx = args.dx.as<T>(),
+          .gamma = args.gamma.as<A>(),
+          .mean = args.mean.as<A>(),
+          .rstd = args.rstd.as<A>(),
+          .parts = nullptr,
+          .plan = {}};
+}
+
+// The backward pass's scratch: sums per channel, m1 and m2 per set, sums over chunks of samples.
+template <class A>
+struct BackwardWorkspace {
+  ChannelSums<A>* parts = nullptr;   // [rows, c]
+  ChannelSums<A>* terms = nullptr;   // [n, g]
+  ChannelSums<A>* chunks = nullptr;  // [chunks of the rows, c]
+  int64_t rows = 0;                  // n · parts per channel
+
+  BackwardWorkspace(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& of)
+      : rows(of.sets / of.groups * of.parts) {
+    const int64_t c = of.groups * of.channels;
+    const int64_t later = plan_group_norm_samples(rows, c).count * c;
+    const int64_t count = of.numel() + of.sets + (args.dgamma || args.dbeta ? later : 0);
+    parts = static_cast<ChannelSums<A>*>(
+        cuda.workspace(static_cast<size_t>(count) * sizeof(ChannelSums<A>)));
+    terms = parts + of.numel();
+    chunks = terms + of.sets;
+  }
+};
+
+template <class A>
+void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets& of,
+                    const Moments<A>* parts) {
+  group_norm_finish_moments<A>
+      <<<exact_blocks(ceil_div(of.sets, 8), "group_norm"), 256, 0, cuda.stream()>>>(
+          parts, of, args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
+          static_cast<A>(args.eps));
+}
+
+template <class A>
+void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& of, int64_t m,
+                 const BackwardWorkspace<A>& space) {
+  group_norm_finish_sums<A>
+      <<<exact_blocks(ceil_div(of.sets, 8), "group_norm"), 256, 0, cuda.stream()>>>(
+          space.parts, of, args.gamma.as<A>(), static_cast<A>(m), space.terms);
+}
+
+// dgamma and dbeta, where wanted.
+template <class A>
+void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c,
+                 const BackwardWorkspace<A>& space) {
+  if (!args.dgamma && !args.dbeta) return;
+  const Chunks chunks = plan_group_norm_samples(space.rows, c);
+  const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
+  A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
+  const dim3 threads(32, 32), grid(tiles, static_cast<unsigned>(chunks.count));
+  const bool in_chunks = chunks.count > 1;
+  group_norm_sum_samples<A><<<grid, threads, 0, cuda.stream()>>>(
+      space.parts, space.rows, c, chunks.size, in_chunks ? space.chunks : nullptr, dgamma, dbeta);
+  if (!in_chunks) return;
+  group_norm_sum_samples<A><<<tiles, threads, 0, cuda.stream()>>>(
+      space.chunks, chunks.count, c, chunks.count, nullptr, dgamma, dbeta);
+}
+
+}  // namespace gradus

@@ -1,0 +1,174 @@
+#include "nn/instance_norm.h"
+
+#include <cmath>
+
+#include "autograd/ops/group_norm.h"
+#include "autograd/ops/instance_norm.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
+#include "tests/support/gpu.h"
+
+namespace gradus {
+namespace {
+
+GRADUS_TEST_OP_CASES(instance_norm);
+
+using Values = std::vector<double>;
+
+void expect_near(const Tensor& got, const Values& want, double tolerance) {
+  const Values values = got.to_vector<double>();
+  ASSERT_EQ(values.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
+}
+
+// Runs on the CPU and, where there is one, on the GPU.
+class InstanceNorm : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
+  Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
+    return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
+  }
+  InstanceNormState fresh_state(int64_t c, DType dtype = DType::f64) {
+    const TensorOptions options{.dtype = dtype, .device = GetParam()};
+    return {Tensor::zeros({c}, options), Tensor::ones({c}, options)};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, InstanceNorm, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+TEST_P(InstanceNorm, RunningStatisticsAverageOverTheSamples) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const InstanceNormState state = fresh_state(2, dtype);
+    // Means 2, 10, 4, 20 and unbiased variances 2, 8, 32, 0.
+    const Tensor x = tensor({1, 3, 8, 12, 0, 8, 20, 20}, {2, 2, 2}, dtype);
+    instance_norm(x, {}, {}, state);
+    expect_near(state.running_mean, {0.1 * 3, 0.1 * 15}, 1e-6);
+    expect_near(state.running_var, {0.9 + 0.1 * 17, 0.9 + 0.1 * 4}, 1e-6);
+    instance_norm(x, {}, {}, state, {.momentum = 1});
+    expect_near(state.running_mean, {3, 15}, 1e-6);
+    expect_near(state.running_var, {17, 4}, 1e-6);
+  }
+}
+
+TEST_P(InstanceNorm, HalfPrecisionKeepsItsStatisticsInF32) {
+  const InstanceNormState state = fresh_state(1, DType::f32);
+  instance_norm(tensor({1, 2, 3, 6}, {1, 1, 4}, DType::bf16), {}, {}, state);
+  expect_near(state.running_mean, {0.3}, 1e-7);
+  expect_near(state.running_var, {1.3666667}, 1e-6);
+}
+
+TEST_P(InstanceNorm, StridedRunningStatisticsAreUpdatedInPlace) {
+  const Tensor buffer = tensor({0, 0, 0, 0}, {4});
+  const InstanceNormState state{buffer.slice(0, 0, 4, 2), Tensor::ones({2}, buffer.options())};
+  instance_norm(tensor({1, 3, 10, 20}, {1, 2, 2}), {}, {}, state, {.momentum = 1});
+  expect_near(buffer, {2, 0, 15, 0}, 0);
+}
+
+TEST_P(InstanceNorm, EpsilonStaysOutOfTheRunningVariance) {
+  const InstanceNormState state = fresh_state(1);
+  instance_norm(tensor({3, 3, 3, 3}, {1, 1, 4}), {}, {}, state, {.eps = 0.5});
+  EXPECT_DOUBLE_EQ(state.running_var.item<double>(), 0.9);
+}
+
+TEST_P(InstanceNorm, EvaluationIsBatchNorms) {
+  const InstanceNormState state{tensor({1}, {1}), tensor({0.25}, {1})};
+  Tensor x = tensor({0, 1, 2}, {1, 1, 3}).set_requires_grad(true);
+  const Tensor y = instance_norm(x, {}, {}, state, {.training = false, .eps = 0});
+  expect_near(y, {-2, 0, 2}, 0);
+  y.backward(tensor({1, -3, 5}, {1, 1, 3}));
+  expect_near(x.grad(), {2, -6, 10}, 0);
+  // Without running statistics evaluation is training.
+  expect_near(instance_norm(x, {}, {}, {}, {.training = false}),
+              instance_norm(x).to_vector<double>(), 0);
+}
+
+TEST_P(InstanceNorm, EmptyBatchChangesNothing) {
+  const InstanceNormState state = fresh_state(3);
+  EXPECT_EQ(instance_norm(tensor({}, {0, 3, 5}), {}, {}, state).shape(), Shape({0, 3, 5}));
+  expect_near(state.running_mean, Values(3, 0.0), 0);
+  expect_near(state.running_var, Values(3, 1.0), 0);
+  EXPECT_EQ(instance_norm(tensor({}, {2, 0, 5})).shape(), Shape({2, 0, 5}));
+}
+
+TEST_P(InstanceNorm, AgreesWithPyTorch) {
+  for (const auto& golden : ref::golden_cases("instance_norm")) {
+    const std::string name = golden.at("name");
+    SCOPED_TRACE(name);
+    const auto input = [&](const char* key) {
+      const ref::Array array = ref::golden_array(golden.at("inputs"), key);
+      return array.empty() ? Tensor() : tensor(array.data, array.shape);
+    };
+    const auto expect = [&](const Tensor& got, const char* group, const char* key) {
+      const ref::Array want = ref::golden_array(golden.at(group), key);
+      EXPECT_TRUE(agrees(got.to_vector<double>(), want.data, DType::f64, got.numel())) << key;
+    };
+    const char* keys[] = {"x", "gamma", "beta"};
+    Tensor leaves[3];
+    for (int i = 0; i < 3; ++i) {
+      leaves[i] = input(keys[i]);
+      if (leaves[i].defined()) leaves[i].set_requires_grad(true);
+    }
+    const InstanceNormState state{input("running_mean"), input("running_var")};
+    const Tensor y = instance_norm(leaves[0], leaves[1], leaves[2], state,
+                                   {.training = name.ends_with("train"),
+                                    .momentum = golden.at("args").at("momentum"),
+                                    .eps = golden.at("args").at("eps")});
+    const ref::Array dy = ref::golden_array(golden.at("dy"));
+    y.backward(tensor(dy.data, dy.shape));
+    expect(y, "outputs", "y");
+    for (int i = 0; i < 3; ++i) {
+      if (leaves[i].defined()) expect(leaves[i].grad(), "gradients", keys[i]);
+    }
+    if (!name.ends_with("train")) continue;
+    expect(state.running_mean, "outputs", "running_mean");
+    expect(state.running_var, "outputs", "running_var");
+  }
+}
+
+TEST_P(InstanceNorm, ErrorsChangeNothing) {
+  const InstanceNormState state = fresh_state(3);
+  EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {2, 3, 1}), {}, {}, state),
+               ErrorCode::invalid_argument, "more than one value per sample and channel");
+  EXPECT_ERROR(instance_norm(tensor(Values(8, 1.0), {1, 4, 2}), {}, {}, state),
+               ErrorCode::invalid_argument, "running_mean must have one f64 for each of the 4");
+  EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), {}, {}, {state.running_mean, {}}),
+               ErrorCode::invalid_argument, "come together");
+  EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
+               ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
+  expect_near(state.running_mean, Values(3, 0.0), 0);
+}
+
+TEST(InstanceNormLayer, IsPyTorchs) {
+  nn::InstanceNorm2d plain(3);
+  EXPECT_TRUE(plain.state_dict().empty());
+  nn::InstanceNorm2d full(3, 1e-5, 0.1, true, true);
+  std::vector<std::string> names;
+  for (const auto& entry : full.state_dict()) names.push_back(entry.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var",
+                                             "num_batches_tracked"}));
+  const Tensor x = Tensor::from_vector(draw_upstream({2, 3, 4, 4}, DType::f32, 1).data,
+                                       {2, 3, 4, 4}, {.dtype = DType::f32});
+  const Values want = group_norm(x, 3).to_vector<double>();
+  expect_near(full(x), want, 1e-6);
+  expect_near(plain(x), want, 1e-6);
+  EXPECT_EQ(full.num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_NE(full.running_mean.to_vector<double>()[0], 0);
+  full.eval();
+  plain.eval();
+  expect_near(plain(x), want, 1e-6);
+  EXPECT_GT(std::abs(full(x).to_vector<double>()[0] - want[0]), 1e-3);
+  // Without the sample axis: one sample.
+  const Tensor one = x.slice(0, 0, 1).reshape({3, 4, 4});
+  EXPECT_EQ(plain(one).shape(), Shape({3, 4, 4}));
+  expect_near(plain(one), Values(want.begin(), want.begin() + 48), 1e-6);
+  EXPECT_EQ(nn::InstanceNorm1d(3)(Tensor::ones({2, 3, 5})).rank(), 3);
+  EXPECT_EQ(nn::InstanceNorm3d(3)(Tensor::ones({2, 3, 2, 2, 5})).rank(), 5);
+  EXPECT_ERROR(plain(Tensor::ones({2, 4, 2, 2})), ErrorCode::invalid_argument,
+               "expected 3 channels");
+  EXPECT_ERROR(plain(Tensor::ones({2, 3})), ErrorCode::invalid_argument,
+               "InstanceNorm2d expects rank 3 or 4");
+}
+
+}  // namespace
+}  // namespace gradus
