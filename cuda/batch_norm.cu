@@ -1,169 +1,187 @@
+// Batch normalization on CUDA: which kernels run, for contiguous and for channels-last tensors.
 #include "core/ops/batch_norm.h"
 
-#include "cuda/batch_norm_steps.cuh"
+#include "cuda/batch_norm_columns.cuh"
+#include "cuda/batch_norm_rows.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
 
-// math    y = (x - mean)·rstd·gamma + beta
-// grid    packs of N elements, last pack first: the moments pass has just left them in L2
-// passes  1 moments (x read), 2 finish (per channel), 3 write (x read, y written)
-// bytes   fewest 2Eb; 3Eb when x does not fit L2
-// order   element-wise
-template <class T, int N, bool kColumns, class Divisor>
-__global__ void __launch_bounds__(256)
-    batch_norm_forward_write(const T* x, T* y, ChannelOf<Divisor> channel_of, int64_t packs,
-                             ForwardTerms<acc_t<T>> terms) {
-  using A = acc_t<T>;
-  if (terms.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*terms.batches;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < packs;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t pack = packs - 1 - i;
-    const int64_t c = channel_of(pack) * (kColumns ? N : 1);
-    const Pack<T, N> in = load_pack<N>(x + pack * N);
-    Pack<T, N> out;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const int64_t k = kColumns ? c + j : c;
-      const A scale = terms.rstd[k] * (terms.gamma != nullptr ? terms.gamma[k] : A(1));
-      const A shift = terms.beta != nullptr ? terms.beta[k] : A(0);
-      out[j] = static_cast<T>((static_cast<A>(in[j]) - terms.mean[k]) * scale + shift);
-    }
-    store_pack(y + pack * N, out);
-  }
-}
+constexpr std::string_view kOp = "batch_norm";
+constexpr int kThreads = kBatchNormThreads;
 
-// math    dx = gamma·rstd·(dy - m1 - (x - mean)·m2r), m2r = rstd·m2; m1 = m2r = 0 in evaluation
-// grid    packs of N elements, last pack first
-// passes  1 sums (x, dy read), 2 finish (per channel), 3 write (x, dy read, dx written)
-// bytes   fewest 3Eb; 5Eb when x and dy do not fit L2
-// order   element-wise
-template <class T, int N, bool kColumns, class Divisor>
-__global__ void __launch_bounds__(256)
-    batch_norm_backward_write(const T* x, const T* dy, T* dx, ChannelOf<Divisor> channel_of,
-                              int64_t packs, BackwardTerms<acc_t<T>> terms) {
-  using A = acc_t<T>;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < packs;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t pack = packs - 1 - i;
-    const int64_t c = channel_of(pack) * (kColumns ? N : 1);
-    const Pack<T, N> x_in = load_pack<N>(x + pack * N);
-    const Pack<T, N> dy_in = load_pack<N>(dy + pack * N);
-    Pack<T, N> out;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const int64_t k = kColumns ? c + j : c;
-      const A scale = terms.rstd[k] * (terms.gamma != nullptr ? terms.gamma[k] : A(1));
-      A direct = static_cast<A>(dy_in[j]);
-      if (terms.m1 != nullptr) {
-        direct -= terms.m1[k] + (static_cast<A>(x_in[j]) - terms.mean[k]) * terms.m2r[k];
-      }
-      out[j] = static_cast<T>(scale * direct);
-    }
-    store_pack(dx + pack * N, out);
-  }
-}
-
-// Calls f(constant N, constant kColumns, Divisor) for the widest access that the shape and the
-// pointers allow.
+// Calls f(constant N) for the widest access that the shape and the pointers allow.
 template <class T, class F>
-void with_layout(const BatchNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
+void with_width(const BatchNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
   constexpr int kWide = kFullPack<T>;
-  const int64_t run = g.channels_last ? g.c : g.s;
-  const bool wide = pack_width(sizeof(T), pointers, {run}) == kWide;
-  const bool narrow_index = g.n * g.c * g.s < (int64_t{1} << 31);
-  const auto with_width = [&](auto width) {
-    const auto with_columns = [&](auto columns) {
-      if (narrow_index) {
-        f(width, columns, FastDivisor());
-      } else {
-        f(width, columns, WideDivisor());
-      }
-    };
-    if (g.channels_last) {
-      with_columns(std::true_type());
-    } else {
-      with_columns(std::false_type());
-    }
-  };
-  if (wide) {
-    with_width(std::integral_constant<int, kWide>());
+  if (pack_width(sizeof(T), pointers, {g.channels_last ? g.c : g.s}) == kWide) {
+    f(std::integral_constant<int, kWide>());
   } else {
-    with_width(std::integral_constant<int, 1>());
+    f(std::integral_constant<int, 1>());
   }
 }
 
-template <class Divisor>
-ChannelOf<Divisor> channel_of(const BatchNormGeometry& g, int width) {
-  using Index = decltype(Divisor().divisor);
-  const int64_t inner = g.channels_last ? 1 : g.s / width;
-  const int64_t outer = g.channels_last ? g.c / width : g.c;
-  return {Divisor(static_cast<Index>(inner)), Divisor(static_cast<Index>(outer))};
+template <class Part>
+Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
+  return static_cast<Part*>(
+      cuda.workspace(static_cast<size_t>(count) * sizeof(Part) + extra_bytes));
 }
 
-template <class T>
-void forward(Cuda& cuda, const BatchNormForward& args) {
-  using A = acc_t<T>;
-  const BatchNormGeometry g = batch_norm_geometry(args.x);
-  const T* x = args.x.as<T>();
-  T* y = args.y.as<T>();
-  with_layout<T>(g, {x, y}, [&](auto width, auto columns, auto divide) {
-    constexpr int N = width();
-    FinishForward<T> finish = finish_forward<T>(args, g);
-    if (args.training) {  // 1 moments
-      finish.chunks = launch_first_stage<N, columns()>(cuda, finish.of, g, 0, &finish.parts);
-    }
-    batch_norm_forward_finish<T>
-        <<<stepping_blocks(g.c, 8, kMaxGridX), 256, 0, cuda.stream()>>>(finish);  // 2 finish
-    const int64_t packs = g.n * g.c * g.s / N;                                    // 3 write
-    const ForwardTerms<A> terms{finish.mean, finish.rstd, args.gamma.as<A>(), args.beta.as<A>(),
-                                args.batches.as<int64_t>()};
-    batch_norm_forward_write<T, N, columns()>
-        <<<stepping_blocks(packs, 256 * 4), 256, 0, cuda.stream()>>>(
-            x, y, channel_of<decltype(divide)>(g, N), packs, terms);
-  });
+dim3 columns_grid(const BatchNormColumns& plan, int64_t blocks_of_rows) {
+  return {exact_blocks(plan.channel_blocks, kOp),
+          static_cast<unsigned>(std::min(blocks_of_rows, kMaxGridY))};
 }
 
-template <class T>
-void backward(Cuda& cuda, const BatchNormBackward& args) {
+// Blocks across the rows for the kernels that write: each steps over the groups of rows.
+int64_t writing_blocks(const BatchNormColumns& plan) {
+  constexpr int64_t kBlocks = 2112;  // 8 on each multiprocessor, twice over
+  return std::clamp<int64_t>(ceil_div(kBlocks, plan.channel_blocks), 1,
+                             ceil_div(plan.m, plan.group));
+}
+
+template <class Of, int N>
+void launch_columns(Cuda& cuda, const Of& of, const BatchNormColumns& plan,
+                    typename Of::Part* parts, int64_t* batches) {
+  const LaunchShape shape{columns_grid(plan, plan.chunks), kThreads,
+                          kThreads * N * sizeof(typename Of::Part)};
+  launch_kernel(cuda, shape, batch_norm_parts_thread_per_column<Of, N>, of, plan, parts, batches);
+}
+
+template <class Part, class Finish>
+void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
+                   const Finish& finish) {
+  const LaunchShape shape{exact_blocks(ceil_div(plan.c, 32), kOp), 1024, 1024 * sizeof(Part)};
+  launch_kernel(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks, parts,
+                finish);
+}
+
+// ---- forward -----------------------------------------------------------------------------------
+
+template <class T, int N>
+void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeometry& g) {
+  const BatchNormRows plan = plan_batch_norm_rows(g.n, g.c, g.s, N);
+  ForwardFinish<T> finish = forward_finish<T>(args, g);
+  if (args.training) {
+    auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
+    finish.parts = parts;
+    launch_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
+                  batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
+                  args.batches.as<int64_t>());
+  }
+  launch_kernel(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
+                batch_norm_forward_write_rows<T, N>, args.x.as<T>(), args.y.as<T>(), plan, finish,
+                batch_norm_streams(args.x.nbytes()));
+}
+
+template <class T, int N>
+void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGeometry& g) {
+  const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N);
+  ForwardFinish<T> finish = forward_finish<T>(args, g);
+  if (args.training) {
+    auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
+    launch_columns<MomentsOf<T>, N>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
+    launch_finish(cuda, plan, parts, finish);
+  }
+  launch_kernel(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
+                batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
+                finish, args.training, batch_norm_streams(args.x.nbytes()));
+}
+
+// ---- backward ----------------------------------------------------------------------------------
+
+// The first stage writes dx on the way in evaluation, where it needs no sums.
+template <class T, int N>
+void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeometry& g) {
   using A = acc_t<T>;
-  const BatchNormGeometry g = batch_norm_geometry(args.x);
+  const BatchNormRows plan = plan_batch_norm_rows(g.n, g.c, g.s, N);
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  const bool needs_terms = args.training && args.dx;
-  with_layout<T>(g, {x, dy, dx}, [&](auto width, auto columns, auto divide) {
-    constexpr int N = width();
-    BackwardTerms<A> terms{args.mean.as<A>(), args.rstd.as<A>(), args.gamma.as<A>(), nullptr,
-                           nullptr};
-    if (needs_terms || args.dgamma || args.dbeta) {
-      FinishBackward<A> finish{.c = g.c,
-                               .m = g.m(),
-                               .rstd = terms.rstd,
-                               .dgamma = args.dgamma.as<A>(),
-                               .dbeta = args.dbeta.as<A>()};
-      finish.chunks = launch_sums<T, N, columns()>(cuda, x, dy, terms.mean, g, &finish.parts,
-                                                   &finish.m1);  // 1 sums
-      finish.m2r = finish.m1 + g.c;
-      batch_norm_backward_finish<A>
-          <<<stepping_blocks(g.c, 8, kMaxGridX), 256, 0, cuda.stream()>>>(finish);  // 2 finish
-      if (needs_terms) terms.m1 = finish.m1, terms.m2r = finish.m2r;
-    }
-    if (dx == nullptr) return;
-    const int64_t packs = g.n * g.c * g.s / N;  // 3 write
-    batch_norm_backward_write<T, N, columns()>
-        <<<stepping_blocks(packs, 256 * 4), 256, 0, cuda.stream()>>>(
-            x, dy, dx, channel_of<decltype(divide)>(g, N), packs, terms);
-  });
+  const bool wants_parameters = args.dgamma || args.dbeta;
+  const bool second_pass = args.training && args.dx;
+  BackwardFinish<A> finish = backward_finish<A>(args, g);
+  const unsigned slices = exact_blocks(plan.slices * g.c, kOp);
+  if (!second_pass && !wants_parameters) {
+    launch_kernel(cuda, {slices, kThreads}, batch_norm_backward_scale_rows<T, N>, dy, dx, plan,
+                  finish);
+    return;
+  }
+  auto* parts = reserve_parts<Sums<A>>(cuda, plan.chunks * g.c);
+  finish.parts = parts;
+  const LaunchShape chunks{exact_blocks(plan.chunks * g.c, kOp), kThreads};
+  int64_t* const none = nullptr;
+  if (args.dx && !args.training) {
+    launch_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, true>, N>,
+                  SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan, parts,
+                  none);
+  } else {
+    launch_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, false>, N>,
+                  SumsOf<T, false>{x, dy, finish.mean}, plan, parts, none);
+  }
+  if (second_pass) {
+    launch_kernel(cuda, {slices, kThreads}, batch_norm_backward_write_rows<T, N>, x, dy, dx, plan,
+                  finish, batch_norm_streams(args.x.nbytes()));
+  } else {
+    launch_kernel(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
+                  batch_norm_backward_finish_rows<A>, g.c, plan.chunks, finish);
+  }
+}
+
+template <class T, int N>
+void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeometry& g) {
+  using A = acc_t<T>;
+  const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N);
+  const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
+  T* dx = args.dx.as<T>();
+  const bool wants_parameters = args.dgamma || args.dbeta;
+  const bool second_pass = args.training && args.dx;
+  BackwardFinish<A> finish = backward_finish<A>(args, g);
+  const LaunchShape writing{columns_grid(plan, writing_blocks(plan)), kThreads};
+  const bool streams = batch_norm_streams(args.x.nbytes());
+  if (!second_pass && !wants_parameters) {
+    launch_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, false>, x, dy, dx, plan,
+                  finish, streams);
+    return;
+  }
+  auto* parts =
+      reserve_parts<Sums<A>>(cuda, plan.chunks * g.c, static_cast<size_t>(2 * g.c) * sizeof(A));
+  if (second_pass) {
+    finish.m1 = reinterpret_cast<A*>(parts + plan.chunks * g.c);
+    finish.m2r = finish.m1 + g.c;
+  }
+  int64_t* const none = nullptr;
+  if (args.dx && !args.training) {
+    launch_columns<SumsOf<T, true>, N>(
+        cuda, SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan, parts,
+        none);
+  } else {
+    launch_columns<SumsOf<T, false>, N>(cuda, SumsOf<T, false>{x, dy, finish.mean}, plan, parts,
+                                        none);
+  }
+  launch_finish(cuda, plan, parts, finish);
+  if (second_pass) {
+    launch_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx, plan,
+                  finish, streams);
+  }
 }
 
 }  // namespace
 
 void run(Cuda& cuda, const BatchNormForward& args) {
   if (args.x.numel() == 0) return;
-  visit(Floating{}, args.x.dtype,
-        [&](auto type) { forward<typename decltype(type)::type>(cuda, args); });
+  const BatchNormGeometry g = batch_norm_geometry(args.x);
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.y.data}, [&](auto width) {
+      if (g.channels_last) {
+        forward_columns<T, width()>(cuda, args, g);
+      } else {
+        forward_rows<T, width()>(cuda, args, g);
+      }
+    });
+  });
 }
 
 void run(Cuda& cuda, const BatchNormBackward& args) {
@@ -171,12 +189,22 @@ void run(Cuda& cuda, const BatchNormBackward& args) {
     for (const AnyView& grad : {args.dgamma, args.dbeta}) {
       if (!grad || grad.nbytes() == 0) continue;
       cuda_check(cudaMemsetAsync(grad.data, 0, static_cast<size_t>(grad.nbytes()), cuda.stream()),
-                 "batch_norm");
+                 kOp);
     }
     return;
   }
-  visit(Floating{}, args.x.dtype,
-        [&](auto type) { backward<typename decltype(type)::type>(cuda, args); });
+  if (!args.dx && !args.dgamma && !args.dbeta) return;
+  const BatchNormGeometry g = batch_norm_geometry(args.x);
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    with_width<T>(g, {args.x.data, args.dy.data, args.dx.data}, [&](auto width) {
+      if (g.channels_last) {
+        backward_columns<T, width()>(cuda, args, g);
+      } else {
+        backward_rows<T, width()>(cuda, args, g);
+      }
+    });
+  });
 }
 
 }  // namespace gradus

@@ -1,0 +1,197 @@
+// Batch normalization of channels-last tensors on CUDA. A thread holds a pack of neighbouring
+// channels and walks the rows, so that a channel's numbers stay in registers.
+#pragma once
+
+#include "cuda/batch_norm_finish.cuh"
+#include "cuda/batch_norm_plan.h"
+
+namespace gradus {
+
+// The thread's place: its first channel, and its row within a group of rows.
+template <int N>
+struct BatchNormPlace {
+  int64_t c;
+  int row;
+  __device__ __forceinline__ BatchNormPlace(const BatchNormColumns& plan)
+      : c((int64_t{blockIdx.x} * plan.lanes + threadIdx.x % plan.lanes) * N),
+        row(static_cast<int>(threadIdx.x) / plan.lanes) {}
+};
+
+// math    parts[chunk, c] = moments or sums of every chunks-th group of rows, N channels a thread
+// grid    blocks (channels, chunks)
+// passes  1
+// bytes   each input once; where the backward pass of evaluation writes dx, dx once
+// smem    one part per thread and channel
+// order   a thread's rows, then the threads of a column folded by halves: fixed by the plan
+template <class Of, int N>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_parts_thread_per_column(const Of of, const BatchNormColumns plan,
+                                       typename Of::Part* parts, int64_t* batches) {
+  using Part = typename Of::Part;
+  constexpr int U = batch_norm_column_unroll(N);
+  extern __shared__ __align__(16) unsigned char batch_norm_shared[];
+  Part* of_thread = reinterpret_cast<Part*>(batch_norm_shared);
+  if (batches != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) ++*batches;
+  const BatchNormPlace<N> place(plan);
+  const bool used = place.c < plan.c;
+  typename Of::template Columns<N> columns(of, used ? place.c : 0);
+  const int64_t rows = used ? plan.m : 0;
+  for (int64_t row = blockIdx.y * plan.group + place.row; row < rows;
+       row += plan.chunks * plan.group) {
+    if (row + (U - 1) * plan.rows < rows) {
+      typename Of::template Item<N> items[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        items[u] = of.template load<N>((row + u * plan.rows) * plan.c + place.c);
+      columns.take(items);
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        of.write((row + u * plan.rows) * plan.c + place.c, items[u], columns);
+    } else {
+      for (int64_t last = row; last < rows; last += plan.rows) {
+        typename Of::template Item<N> items[1] = {of.template load<N>(last * plan.c + place.c)};
+        columns.take(items);
+        of.write(last * plan.c + place.c, items[0], columns);
+      }
+    }
+  }
+  Part part[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) part[j] = columns.part(j);
+  for (int width = plan.rows; width > 1; width /= 2) {
+    if (place.row < width && place.row >= width / 2) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) of_thread[j * kBatchNormThreads + threadIdx.x] = part[j];
+    }
+    __syncthreads();
+    if (place.row < width / 2) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        part[j] =
+            merge(part[j], of_thread[j * kBatchNormThreads + threadIdx.x + width / 2 * plan.lanes]);
+      }
+    }
+  }
+  if (place.row != 0 || !used) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) parts[blockIdx.y * plan.c + place.c + j] = part[j];
+}
+
+// math    the chunks' parts of each channel merged, then finish(c, part)
+// grid    one block per 32 channels; threads (32 channels, 32 chunks at a time)
+// smem    one part per thread
+// order   a thread's chunks, then the threads of a channel folded by halves: fixed by the plan
+template <class Part, class Finish>
+__global__ void __launch_bounds__(1024)
+    batch_norm_finish_columns(int64_t c_count, int64_t chunks, const Part* parts,
+                              const Finish finish) {
+  extern __shared__ __align__(16) unsigned char batch_norm_shared[];
+  Part* of_thread = reinterpret_cast<Part*>(batch_norm_shared);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t c = int64_t{blockIdx.x} * 32 + lane;
+  Part part{};
+  if (c < c_count) {
+#pragma unroll 4
+    for (int64_t chunk = warp; chunk < chunks; chunk += 32)
+      part = merge(part, parts[chunk * c_count + c]);
+  }
+  for (int width = 32; width > 1; width /= 2) {
+    if (warp < width && warp >= width / 2) of_thread[threadIdx.x] = part;
+    __syncthreads();
+    if (warp < width / 2) part = merge(part, of_thread[threadIdx.x + width / 2 * 32]);
+  }
+  if (warp == 0 && c < c_count) finish.finish(c, part, true);
+}
+
+// math    y = (x - mean)·rstd·gamma + beta
+// grid    blocks (channels, any number); the last rows first: the first stage has just left them in
+//         L2
+// passes  1 moments (x read), 2 finish (per channel), 3 this one (x read, y written); evaluation:
+//         this one alone
+// bytes   fewest 2Eb; 3Eb in training when x does not fit L2
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(kBatchNormThreads, 3)
+    batch_norm_forward_write_columns(const T* __restrict__ x, T* __restrict__ y,
+                                     const BatchNormColumns plan, const ForwardFinish<T> f,
+                                     bool training, bool streams) {
+  using A = acc_t<T>;
+  constexpr int U = batch_norm_column_unroll(N);
+  const BatchNormPlace<N> place(plan);
+  if (place.c >= plan.c) return;
+  Transform<A> t[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int64_t c = place.c + j;
+    t[j] = training ? f.transform(c, f.mean[c], f.rstd[c])
+                    : f.use_running(c, blockIdx.y == 0 && place.row == 0);
+  }
+  const int64_t groups = (plan.m + plan.group - 1) / plan.group;
+  for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
+    const int64_t row = group * plan.group + place.row;
+    Pack<T, N> in[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (row + u * plan.rows < plan.m)
+        in[u] = load_pack<N>(x + (row + u * plan.rows) * plan.c + place.c);
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (row + u * plan.rows >= plan.m) continue;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out[j] = static_cast<T>((static_cast<A>(in[u][j]) - t[j].mean) * t[j].scale + t[j].shift);
+      store_result(y + (row + u * plan.rows) * plan.c + place.c, out, streams);
+    }
+  }
+}
+
+// math    dx = gamma·rstd·(dy - m1 - (x - mean)·m2r); evaluation: dx = gamma·rstd·dy, x not read
+// grid    as forward
+// passes  1 sums (x, dy read), 2 finish (per channel), 3 this one (x, dy read, dx written)
+// bytes   fewest 3Eb; 5Eb when x and dy do not fit L2; evaluation 2Eb
+// order   element-wise
+template <class T, int N, bool kTraining>
+__global__ void __launch_bounds__(kBatchNormThreads, 3)
+    batch_norm_backward_write_columns(const T* __restrict__ x, const T* __restrict__ dy,
+                                      T* __restrict__ dx, const BatchNormColumns plan,
+                                      const BackwardFinish<acc_t<T>> f, bool streams) {
+  using A = acc_t<T>;
+  constexpr int U = batch_norm_column_unroll(N) / 2;
+  const BatchNormPlace<N> place(plan);
+  if (place.c >= plan.c) return;
+  Gradient<A> t[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int64_t c = place.c + j;
+    t[j] = kTraining ? Gradient<A>{f.mean[c], f.scale(c), f.m1[c], f.m2r[c]}
+                     : Gradient<A>{A(0), f.scale(c), A(0), A(0)};
+  }
+  const int64_t size = plan.rows * U, groups = (plan.m + size - 1) / size;
+  for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
+    const int64_t row = group * size + place.row;
+    Pack<T, N> x_in[U], dy_in[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (row + u * plan.rows >= plan.m) continue;
+      const int64_t at = (row + u * plan.rows) * plan.c + place.c;
+      if (kTraining) x_in[u] = load_pack<N>(x + at);
+      dy_in[u] = load_pack<N>(dy + at);
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (row + u * plan.rows >= plan.m) continue;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        A direct = static_cast<A>(dy_in[u][j]);
+        if (kTraining) direct -= t[j].m1 + (static_cast<A>(x_in[u][j]) - t[j].mean) * t[j].m2r;
+        out[j] = static_cast<T>(t[j].scale * direct);
+      }
+      store_result(dx + (row + u * plan.rows) * plan.c + place.c, out, streams);
+    }
+  }
+}
+
+}  // namespace gradus

@@ -1,0 +1,129 @@
+// From a channel's moments or sums to what the second pass of batch normalization needs, to the
+// saved and running statistics and to the parameters' gradients.
+#pragma once
+
+#include "core/ops/batch_norm.h"
+#include "cuda/batch_norm_parts.cuh"
+
+namespace gradus {
+
+// y = (x - mean)·scale + shift.
+template <class A>
+struct Transform {
+  A mean, scale, shift;
+};
+
+template <class T>
+struct ForwardFinish {
+  using A = acc_t<T>;
+  MomentsOf<T> of;
+  const Moments<A>* parts = nullptr;  // null: evaluation
+  const A *gamma = nullptr, *beta = nullptr;
+  A *mean = nullptr, *rstd = nullptr;
+  A *running_mean = nullptr, *running_var = nullptr;  // null: not updated
+  int64_t mean_stride = 1, var_stride = 1;
+  const int64_t* batches = nullptr;  // this one counted
+  A eps = 0, momentum = 0;
+  bool cumulative = false;
+
+  __device__ __forceinline__ Transform<A> transform(int64_t c, A channel_mean,
+                                                    A channel_rstd) const {
+    return {channel_mean, channel_rstd * (gamma != nullptr ? gamma[c] : A(1)),
+            beta != nullptr ? beta[c] : A(0)};
+  }
+
+  // Training; `writes` is true for one caller per channel.
+  __device__ __forceinline__ Transform<A> finish(int64_t c, const Moments<A>& moments,
+                                                 bool writes) const {
+    const A channel_mean = of.pivot(c) + moments.mean;
+    const A channel_rstd = A(1) / sqrt(moments.m2 / moments.count + eps);
+    if (writes) {
+      mean[c] = channel_mean;
+      rstd[c] = channel_rstd;
+      if (running_mean != nullptr) {
+        const A factor = cumulative ? A(1) / static_cast<A>(*batches) : momentum;
+        A& average = running_mean[c * mean_stride];
+        A& spread = running_var[c * var_stride];
+        average = (A(1) - factor) * average + factor * channel_mean;
+        spread = (A(1) - factor) * spread + factor * (moments.m2 / (moments.count - A(1)));
+      }
+    }
+    return transform(c, channel_mean, channel_rstd);
+  }
+
+  // Evaluation.
+  __device__ __forceinline__ Transform<A> use_running(int64_t c, bool writes) const {
+    const A channel_mean = running_mean[c * mean_stride];
+    const A channel_rstd = A(1) / sqrt(running_var[c * var_stride] + eps);
+    if (writes) {
+      mean[c] = channel_mean;
+      rstd[c] = channel_rstd;
+    }
+    return transform(c, channel_mean, channel_rstd);
+  }
+};
+
+// dx = scale·(dy - m1 - (x - mean)·m2r), with scale = gamma·rstd and m2r = rstd·m2; in evaluation
+// m1 and m2r are 0 and x is not read.
+template <class A>
+struct Gradient {
+  A mean, scale, m1, m2r;
+};
+
+template <class A>
+struct BackwardFinish {
+  const Sums<A>* parts = nullptr;
+  const A *gamma = nullptr, *mean = nullptr, *rstd = nullptr;
+  A *dgamma = nullptr, *dbeta = nullptr;  // null: not wanted
+  A *m1 = nullptr, *m2r = nullptr;        // channels-last only, where dx is wanted
+  A m = 1;
+
+  __device__ __forceinline__ A scale(int64_t c) const {
+    return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
+  }
+  __device__ __forceinline__ Gradient<A> finish(int64_t c, const Sums<A>& sums, bool writes) const {
+    const A channel_rstd = rstd[c];
+    if (writes && dgamma != nullptr) dgamma[c] = sums.dy_x * channel_rstd;
+    if (writes && dbeta != nullptr) dbeta[c] = sums.dy;
+    const Gradient<A> result{mean[c], scale(c), sums.dy / m,
+                             sums.dy_x * channel_rstd / m * channel_rstd};
+    if (writes && m1 != nullptr) {
+      m1[c] = result.m1;
+      m2r[c] = result.m2r;
+    }
+    return result;
+  }
+};
+
+template <class T>
+ForwardFinish<T> forward_finish(const BatchNormForward& args, const BatchNormGeometry& g) {
+  using A = acc_t<T>;
+  ForwardFinish<T> finish{.of = {args.x.as<T>(), g.channels_last ? 1 : g.s},
+                          .gamma = args.gamma.as<A>(),
+                          .beta = args.beta.as<A>(),
+                          .mean = args.mean.as<A>(),
+                          .rstd = args.rstd.as<A>(),
+                          .running_mean = args.running_mean.as<A>(),
+                          .running_var = args.running_var.as<A>(),
+                          .batches = args.batches.as<int64_t>(),
+                          .eps = static_cast<A>(args.eps),
+                          .momentum = static_cast<A>(args.momentum),
+                          .cumulative = args.cumulative};
+  if (args.running_mean) {
+    finish.mean_stride = args.running_mean.strides[0];
+    finish.var_stride = args.running_var.strides[0];
+  }
+  return finish;
+}
+
+template <class A>
+BackwardFinish<A> backward_finish(const BatchNormBackward& args, const BatchNormGeometry& g) {
+  return {.gamma = args.gamma.as<A>(),
+          .mean = args.mean.as<A>(),
+          .rstd = args.rstd.as<A>(),
+          .dgamma = args.dgamma.as<A>(),
+          .dbeta = args.dbeta.as<A>(),
+          .m = static_cast<A>(g.m())};
+}
+
+}  // namespace gradus

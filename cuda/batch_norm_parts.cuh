@@ -1,0 +1,200 @@
+// What batch normalization on CUDA reduces a chunk of a channel to, and how: moments in the forward
+// pass, sums in the backward pass. Each takes in what a thread has loaded together at once.
+#pragma once
+
+#include "core/dtype.h"
+#include "cuda/device/reduce.cuh"
+#include "cuda/device/vector.cuh"
+
+namespace gradus {
+
+template <class A>
+__device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A>& b) {
+  return MergeMoments{}(a, b);
+}
+
+template <class A>
+__device__ __forceinline__ Moments<A> merge_warp(const Moments<A>& value) {
+  return warp_reduce(value, MergeMoments{});
+}
+
+// Σ dy and Σ dy·(x - mean) of a chunk.
+template <class A>
+struct Sums {
+  A dy = A(0);
+  A dy_x = A(0);
+};
+
+template <class A>
+__device__ __forceinline__ Sums<A> merge(const Sums<A>& a, const Sums<A>& b) {
+  return {a.dy + b.dy, a.dy_x + b.dy_x};
+}
+
+template <class A>
+__device__ __forceinline__ Sums<A> merge_warp(const Sums<A>& value) {
+  return {warp_sum(value.dy), warp_sum(value.dy_x)};
+}
+
+// The moments of values held in registers, in two passes.
+template <class A, int N>
+__device__ __forceinline__ Moments<A> moments_of(const A (&values)[N]) {
+  A total = values[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) total += values[i];
+  const A mean = total * (A(1) / A(N));
+  A m2 = A(0);
+#pragma unroll
+  for (int i = 0; i < N; ++i) m2 += (values[i] - mean) * (values[i] - mean);
+  return {A(N), mean, m2};
+}
+
+// Moments of x - pivot, with the channel's first element as the pivot: a mean far from 0 then costs
+// no digits, and is rounded once, when the pivot is added back.
+template <class T>
+struct MomentsOf {
+  using A = acc_t<T>;
+  using Part = Moments<A>;
+  template <int N>
+  using Item = Pack<T, N>;
+
+  const T* x;
+  int64_t channel;  // from one channel's first element to the next one's
+
+  __device__ __forceinline__ A pivot(int64_t c) const { return static_cast<A>(x[c * channel]); }
+  template <int N>
+  __device__ __forceinline__ Pack<T, N> load(int64_t at) const {
+    return load_pack<N>(x + at);
+  }
+
+  // Of one channel.
+  struct Row {
+    A pivot;
+    Part part{};
+    __device__ __forceinline__ Row(const MomentsOf& of, int64_t c) : pivot(of.pivot(c)) {}
+    template <int N, int U>
+    __device__ __forceinline__ void take(const Pack<T, N> (&in)[U]) {
+      A values[U * N];
+#pragma unroll
+      for (int i = 0; i < U * N; ++i) values[i] = static_cast<A>(in[i / N][i % N]) - pivot;
+      part = merge(part, moments_of(values));
+    }
+  };
+
+  // Of N channels, a row at a time.
+  template <int N>
+  struct Columns {
+    A pivot[N], mean[N] = {}, m2[N] = {}, count = A(0);
+    __device__ __forceinline__ Columns(const MomentsOf& of, int64_t c) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) pivot[j] = of.pivot(c + j);
+    }
+    template <int U>
+    __device__ __forceinline__ void take(const Pack<T, N> (&in)[U]) {
+      const A total = count + A(U), share = A(U) / total, weight = count * share;
+      count = total;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        A values[U];
+#pragma unroll
+        for (int u = 0; u < U; ++u) values[u] = static_cast<A>(in[u][j]) - pivot[j];
+        const Part part = moments_of(values);
+        const A delta = part.mean - mean[j];
+        mean[j] += delta * share;
+        m2[j] += part.m2 + delta * delta * weight;
+      }
+    }
+    __device__ __forceinline__ Part part(int j) const { return {count, mean[j], m2[j]}; }
+  };
+
+  template <int N, class State>
+  __device__ __forceinline__ void write(int64_t, const Pack<T, N>&, const State&) const {}
+};
+
+template <class T, int N>
+struct PackPair {
+  Pack<T, N> x, dy;
+};
+
+// Where kWrites, evaluation's dx = gamma·rstd·dy is written on the way.
+template <class T, bool kWrites>
+struct SumsOf {
+  using A = acc_t<T>;
+  using Part = Sums<A>;
+  template <int N>
+  using Item = PackPair<T, N>;
+
+  const T* x;
+  const T* dy;
+  const A* mean;
+  T* dx = nullptr;  // kWrites only, as the next two
+  const A* rstd = nullptr;
+  const A* gamma = nullptr;  // may be null: 1
+
+  __device__ __forceinline__ A scale(int64_t c) const {
+    if constexpr (!kWrites) return A(0);
+    return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
+  }
+  template <int N>
+  __device__ __forceinline__ Item<N> load(int64_t at) const {
+    return {load_pack<N>(x + at), load_pack<N>(dy + at)};
+  }
+
+  struct Row {
+    A mean, scale_;
+    Part part{};
+    __device__ __forceinline__ Row(const SumsOf& of, int64_t c)
+        : mean(of.mean[c]), scale_(of.scale(c)) {}
+    template <int N, int U>
+    __device__ __forceinline__ void take(const PackPair<T, N> (&in)[U]) {
+      Part group{};
+#pragma unroll
+      for (int i = 0; i < U * N; ++i) {
+        const A d = static_cast<A>(in[i / N].dy[i % N]);
+        group.dy += d;
+        group.dy_x += d * (static_cast<A>(in[i / N].x[i % N]) - mean);
+      }
+      part = merge(part, group);
+    }
+    __device__ __forceinline__ A scale(int) const { return scale_; }
+  };
+
+  template <int N>
+  struct Columns {
+    A mean[N], scales[N];
+    Part parts[N] = {};
+    __device__ __forceinline__ Columns(const SumsOf& of, int64_t c) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) mean[j] = of.mean[c + j], scales[j] = of.scale(c + j);
+    }
+    template <int U>
+    __device__ __forceinline__ void take(const PackPair<T, N> (&in)[U]) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        Part group{};
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+          const A d = static_cast<A>(in[u].dy[j]);
+          group.dy += d;
+          group.dy_x += d * (static_cast<A>(in[u].x[j]) - mean[j]);
+        }
+        parts[j] = merge(parts[j], group);
+      }
+    }
+    __device__ __forceinline__ Part part(int j) const { return parts[j]; }
+    __device__ __forceinline__ A scale(int j) const { return scales[j]; }
+  };
+
+  template <int N, class State>
+  __device__ __forceinline__ void write(int64_t at, const PackPair<T, N>& in,
+                                        const State& state) const {
+    if constexpr (kWrites) {
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out[j] = static_cast<T>(state.scale(j) * static_cast<A>(in.dy[j]));
+      store_pack(dx + at, out);
+    }
+  }
+};
+
+}  // namespace gradus

@@ -1,0 +1,106 @@
+// How batch normalization is spread over a GPU: host code, tested without one. Chunks decide the
+// order of sums and depend on the shape and the pack width only.
+#pragma once
+
+#include "core/host_device.h"
+#include "cuda/plan.h"
+
+namespace gradus {
+
+inline constexpr int kBatchNormThreads = 256;
+
+// Packs that a thread loads together before it uses them.
+constexpr int batch_norm_unroll(int width) { return width == 1 ? 8 : 4; }
+
+// Contiguous tensors. A channel is n rows of s elements, c·s apart; its packs of `width` elements
+// are counted through from 0 to `packs`, and a block takes a run of them: a chunk to sum, or a
+// slice to write. Blocks are numbered with the channel fastest, so that they sweep memory.
+struct BatchNormRows {
+  int64_t c = 0;
+  int64_t channel = 0;    // elements from one channel's first to the next one's: s
+  int64_t row = 0;        // elements from one row of a channel to the next: c·s
+  int64_t row_packs = 0;  // packs of a row
+  int64_t packs = 0;      // packs of a channel
+  int64_t chunk = 0, chunks = 0;
+  int64_t slice = 0, slices = 0;
+  // What a step over kBatchNormThreads packs adds: rows in full, packs beyond them, elements of
+  // both, and elements on top where that crosses into another row.
+  int64_t step_packs = 0, step = 0, wrap = 0;
+};
+
+inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int width) {
+  // Enough chunks to fill any current card, few enough to be added up by one warp; long enough that
+  // their own reduction costs nothing.
+  constexpr int64_t kBlocks = 640, kMostChunks = 512;
+  const int64_t group = kBatchNormThreads * batch_norm_unroll(width);
+  BatchNormRows plan{.c = c, .channel = s, .row = c * s, .row_packs = s / width};
+  plan.packs = n * plan.row_packs;
+  const auto in_groups = [group](int64_t packs) { return ceil_div(packs, group) * group; };
+  const int64_t even = std::clamp(in_groups(plan.packs * c / kBlocks), group, 4 * group);
+  plan.chunk = std::max(even, in_groups(ceil_div(plan.packs, kMostChunks)));
+  plan.chunks = ceil_div(plan.packs, plan.chunk);
+  // A block that writes adds up the chunks first: many of them want longer slices.
+  plan.slice = (plan.chunks <= 64 ? 2 : 8) * group;
+  plan.slices = ceil_div(plan.packs, plan.slice);
+  const int64_t rows = kBatchNormThreads / plan.row_packs;
+  plan.step_packs = kBatchNormThreads % plan.row_packs;
+  plan.step = rows * plan.row + plan.step_packs * width;
+  plan.wrap = plan.row - plan.row_packs * width;
+  return plan;
+}
+
+// Where a thread is among its channel's packs; steps over kBatchNormThreads of them.
+struct BatchNormWalk {
+  int64_t at;      // of the pack's first element
+  int64_t in_row;  // packs before it in its row
+
+  GRADUS_HD BatchNormWalk(const BatchNormRows& plan, int64_t c, int64_t pack, int width) {
+    const int64_t row = (pack | plan.row_packs) <= UINT32_MAX
+                            ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(plan.row_packs)
+                            : pack / plan.row_packs;
+    in_row = pack - row * plan.row_packs;
+    at = c * plan.channel + row * plan.row + in_row * width;
+  }
+  GRADUS_HD void step(const BatchNormRows& plan) {
+    in_row += plan.step_packs;
+    at += plan.step;
+    if (in_row >= plan.row_packs) {
+      in_row -= plan.row_packs;
+      at += plan.wrap;
+    }
+  }
+};
+
+// Channels-last tensors: m rows of c channels. A block has `lanes` threads across the channels,
+// each `width` channels wide, and kBatchNormThreads / lanes across the rows; it takes every
+// `chunks`-th group of rows, so that all blocks sweep memory together.
+struct BatchNormColumns {
+  int64_t m = 0, c = 0;
+  int lanes = 1;               // a power of two, at most 32
+  int rows = 0;                // kBatchNormThreads / lanes
+  int64_t channel_blocks = 0;  // blocks across the channels
+  int64_t group = 0;           // rows that a block loads together
+  int64_t chunks = 0;          // blocks across the rows
+};
+
+// Rows that a thread loads together.
+constexpr int batch_norm_column_unroll(int width) { return width >= 8 ? 4 : 8; }
+
+inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width) {
+  constexpr int64_t kBlocks = 512;  // all at work at once, on any current card
+  BatchNormColumns plan{.m = m, .c = c};
+  const int64_t vectors = ceil_div(c, width);
+  while (plan.lanes < 32 && plan.lanes < vectors) plan.lanes *= 2;
+  plan.rows = kBatchNormThreads / plan.lanes;
+  plan.channel_blocks = std::max<int64_t>(1, ceil_div(vectors, plan.lanes));
+  plan.group = plan.rows * batch_norm_column_unroll(width);
+  const int64_t groups = std::max<int64_t>(1, ceil_div(m, plan.group));
+  plan.chunks = std::min(groups, ceil_div(kBlocks, plan.channel_blocks));
+  return plan;
+}
+
+// Whether results should be the first to leave L2: of a tensor that does not fit there beside its
+// input, which the second pass still reads.
+inline bool batch_norm_streams(int64_t bytes) { return bytes > int64_t(20) << 20; }
+
+}  // namespace gradus

@@ -1,0 +1,220 @@
+// Batch normalization of contiguous tensors on CUDA: two launches, a first stage over chunks of
+// each channel and a second pass whose blocks add up the chunks of their channel by themselves.
+#pragma once
+
+#include "cuda/batch_norm_finish.cuh"
+#include "cuda/batch_norm_plan.h"
+
+namespace gradus {
+
+// Stores that leave L2 before others where `streams`.
+template <class T, int N>
+__device__ __forceinline__ void store_result(T* to, const Pack<T, N>& pack, bool streams) {
+  using Word = word_t<static_cast<int>(sizeof(T)) * N>;
+  Word word;
+  memcpy(&word, &pack, sizeof word);
+  if (streams) {
+    __stcs(reinterpret_cast<Word*>(to), word);
+  } else {
+    *reinterpret_cast<Word*>(to) = word;
+  }
+}
+
+// A block's range [begin, end) of the packs of channel c.
+struct BatchNormRange {
+  int64_t c, index, begin;
+  int count;
+  __device__ __forceinline__ BatchNormRange(const BatchNormRows& plan, int64_t block, int64_t size)
+      : c(block % plan.c), index(block / plan.c), begin(index * size) {
+    count = static_cast<int>(min(size, plan.packs - begin));
+  }
+};
+
+// math    parts[c, chunk] = moments or sums of a chunk of channel c
+// grid    one block per (chunk, channel), channel fastest
+// passes  1
+// bytes   each input once; where the backward pass of evaluation writes dx, dx once
+// smem    one part per warp
+// order   a thread's groups of packs, lanes, warps 0 to 7: fixed by the plan
+template <class Of, int N>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_parts_block_per_chunk(const Of of, const BatchNormRows plan,
+                                     typename Of::Part* parts, int64_t* batches) {
+  using Part = typename Of::Part;
+  constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
+  __shared__ detail::SharedSlots<Part> of_warp;
+  if (batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*batches;
+  const BatchNormRange range(plan, blockIdx.x, plan.chunk);
+  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
+  typename Of::Row row(of, range.c);
+  int i = static_cast<int>(threadIdx.x);
+  for (; i + (U - 1) * kStep < range.count; i += U * kStep) {
+    typename Of::template Item<N> items[U];
+    BatchNormWalk to = walk;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      items[u] = of.template load<N>(walk.at);
+      walk.step(plan);
+    }
+    row.take(items);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      of.write(to.at, items[u], row);
+      to.step(plan);
+    }
+  }
+  for (; i < range.count; i += kStep) {
+    typename Of::template Item<N> items[1] = {of.template load<N>(walk.at)};
+    row.take(items);
+    of.write(walk.at, items[0], row);
+    walk.step(plan);
+  }
+  Part part = merge_warp(row.part);
+  if (threadIdx.x % kWarp == 0) of_warp.get()[threadIdx.x / kWarp] = part;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int w = 1; w < kBatchNormThreads / kWarp; ++w) part = merge(part, of_warp.get()[w]);
+  parts[range.c * plan.chunks + range.index] = part;
+}
+
+// The parts of channel c merged by one warp: lanes take chunks in turn, then fold.
+template <class Part>
+__device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64_t chunks) {
+  Part part{};
+  for (int64_t chunk = threadIdx.x % kWarp; chunk < chunks; chunk += kWarp)
+    part = merge(part, parts[c * chunks + chunk]);
+  return merge_warp(part);
+}
+
+// math    y = (x - mean)·rstd·gamma + beta
+// grid    one block per (slice, channel), the last memory first: the first stage has just left it
+//         in L2. A slice's first packs are on their way while warp 0 adds up the chunks.
+// passes  1 moments (x read), 2 this one (x read, y written); evaluation: this one alone
+// bytes   fewest 2Eb; 3Eb in training when x does not fit L2
+// smem    the channel's three numbers
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(kBatchNormThreads, 3)
+    batch_norm_forward_write_rows(const T* __restrict__ x, T* __restrict__ y,
+                                  const BatchNormRows plan, const ForwardFinish<T> f,
+                                  bool streams) {
+  using A = acc_t<T>;
+  constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
+  __shared__ Transform<A> shared;
+  const BatchNormRange range(plan, gridDim.x - 1 - blockIdx.x, plan.slice);
+  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
+  for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
+    Pack<T, N> in[U];
+    BatchNormWalk to = walk;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (i + u * kStep < range.count) in[u] = load_pack<N>(x + walk.at);
+      walk.step(plan);
+    }
+    if (pass == 0) {
+      if (threadIdx.x < kWarp) {
+        const bool writes = range.index == 0 && threadIdx.x == 0;
+        const Transform<A> t =
+            f.parts == nullptr
+                ? f.use_running(range.c, writes)
+                : f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
+        if (threadIdx.x == 0) shared = t;
+      }
+      __syncthreads();
+    }
+    const Transform<A> t = shared;
+#pragma unroll
+    for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
+      if (i >= range.count) continue;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        out[j] = static_cast<T>((static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift);
+      store_result(y + to.at, out, streams);
+    }
+  }
+}
+
+// math    dx = gamma·rstd·(dy - m1 - (x - mean)·m2r), m2r = rstd·m2
+// grid    as forward
+// passes  1 sums (x, dy read), 2 this one (x, dy read, dx written); training only
+// bytes   fewest 3Eb; 5Eb when x and dy do not fit L2
+// smem    the channel's four numbers
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(kBatchNormThreads, 3)
+    batch_norm_backward_write_rows(const T* __restrict__ x, const T* __restrict__ dy,
+                                   T* __restrict__ dx, const BatchNormRows plan,
+                                   const BackwardFinish<acc_t<T>> f, bool streams) {
+  using A = acc_t<T>;
+  constexpr int U = batch_norm_unroll(N) / 2, kStep = kBatchNormThreads;
+  __shared__ Gradient<A> shared;
+  const BatchNormRange range(plan, gridDim.x - 1 - blockIdx.x, plan.slice);
+  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
+  for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
+    PackPair<T, N> in[U];
+    BatchNormWalk to = walk;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (i + u * kStep < range.count)
+        in[u] = {load_pack<N>(x + walk.at), load_pack<N>(dy + walk.at)};
+      walk.step(plan);
+    }
+    if (pass == 0) {
+      if (threadIdx.x < kWarp) {
+        const bool writes = range.index == 0 && threadIdx.x == 0;
+        const Gradient<A> t =
+            f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
+        if (threadIdx.x == 0) shared = t;
+      }
+      __syncthreads();
+    }
+    const Gradient<A> t = shared;
+#pragma unroll
+    for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
+      if (i >= range.count) continue;
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const A moved = t.m1 + (static_cast<A>(in[u].x[j]) - t.mean) * t.m2r;
+        out[j] = static_cast<T>(t.scale * (static_cast<A>(in[u].dy[j]) - moved));
+      }
+      store_result(dx + to.at, out, streams);
+    }
+  }
+}
+
+// math    dx = gamma·rstd·dy: evaluation where the parameters' gradients are not wanted
+// grid    one block per (slice, channel)
+// bytes   2Eb; x is not read
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_backward_scale_rows(const T* __restrict__ dy, T* __restrict__ dx,
+                                   const BatchNormRows plan, const BackwardFinish<acc_t<T>> f) {
+  using A = acc_t<T>;
+  const BatchNormRange range(plan, blockIdx.x, plan.slice);
+  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
+  const A scale = f.scale(range.c);
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kBatchNormThreads) {
+    const Pack<T, N> in = load_pack<N>(dy + walk.at);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out[j] = static_cast<T>(scale * static_cast<A>(in[j]));
+    store_pack(dx + walk.at, out);
+    walk.step(plan);
+  }
+}
+
+// Σ of the chunks' sums where no second pass does it: one warp per channel.
+template <class A>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_backward_finish_rows(int64_t c_count, int64_t chunks, const BackwardFinish<A> f) {
+  const int64_t c = int64_t{blockIdx.x} * (kBatchNormThreads / kWarp) + threadIdx.x / kWarp;
+  if (c >= c_count) return;
+  f.finish(c, merge_chunks(f.parts, c, chunks), threadIdx.x % kWarp == 0);
+}
+
+}  // namespace gradus

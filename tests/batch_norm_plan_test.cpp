@@ -1,0 +1,89 @@
+// Launch plans of batch normalization: host code, tested without a GPU.
+#include "cuda/batch_norm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace gradus {
+namespace {
+
+// Counts how often each element is visited when all threads of all blocks walk the packs of all
+// channels in ranges of `size` packs.
+void expect_walked_once(int64_t n, int64_t c, int64_t s, int width) {
+  const BatchNormRows plan = plan_batch_norm_rows(n, c, s, width);
+  for (const int64_t size : {plan.chunk, plan.slice}) {
+    std::vector<int> visits(static_cast<size_t>(n * c * s));
+    for (int64_t channel = 0; channel < c; ++channel) {
+      for (int64_t begin = 0; begin < plan.packs; begin += size) {
+        const int64_t end = std::min(plan.packs, begin + size);
+        for (int64_t thread = 0; thread < kBatchNormThreads; ++thread) {
+          BatchNormWalk walk(plan, channel, begin + thread, width);
+          for (int64_t pack = begin + thread; pack < end; pack += kBatchNormThreads) {
+            ASSERT_LT(walk.at / s % c, c);
+            ASSERT_EQ(walk.at / s % c, channel);
+            for (int i = 0; i < width; ++i) ++visits[static_cast<size_t>(walk.at + i)];
+            walk.step(plan);
+          }
+        }
+      }
+    }
+    for (const int count : visits) ASSERT_EQ(count, 1);
+  }
+}
+
+TEST(BatchNormPlan, RowsAreWalkedOnce) {
+  expect_walked_once(1, 1, 1, 1);
+  expect_walked_once(3, 2, 5, 1);
+  expect_walked_once(700, 3, 7, 1);
+  expect_walked_once(37, 3, 48, 4);
+  expect_walked_once(5, 2, 1024, 8);
+  expect_walked_once(3, 2, 3136, 4);
+  expect_walked_once(1, 1, 40000, 4);
+}
+
+TEST(BatchNormPlan, ChunksAreFewAndLong) {
+  for (const int64_t c : {1, 3, 64, 128, 2048, 70000}) {
+    for (const int64_t n : {1, 8, 256}) {
+      for (const int width : {1, 4, 8}) {
+        const BatchNormRows plan = plan_batch_norm_rows(n, c, 56 * 56, width);
+        const int64_t group = kBatchNormThreads * batch_norm_unroll(width);
+        EXPECT_EQ(plan.chunk % group, 0);
+        EXPECT_LE(plan.chunks, 512);
+        EXPECT_GE(plan.chunk * plan.chunks, plan.packs);
+        EXPECT_LT(plan.chunk * (plan.chunks - 1), plan.packs);
+        EXPECT_GE(plan.slice * plan.slices, plan.packs);
+      }
+    }
+  }
+}
+
+TEST(BatchNormPlan, ColumnsCoverTheChannels) {
+  for (const int64_t c : {1, 3, 19, 64, 128, 1000, 70000}) {
+    for (const int64_t m : {1, 7, 300, 100000}) {
+      for (const int width : {1, 4, 8}) {
+        if (c % width != 0) continue;
+        const BatchNormColumns plan = plan_batch_norm_columns(m, c, width);
+        EXPECT_EQ(plan.lanes * plan.rows, kBatchNormThreads);
+        EXPECT_GE(plan.channel_blocks * plan.lanes * width, c);
+        EXPECT_LT((plan.channel_blocks - 1) * plan.lanes * width, c);
+        EXPECT_GE(plan.chunks, 1);
+        EXPECT_LE(plan.chunks, std::max<int64_t>(1, ceil_div(m, plan.group)));
+        EXPECT_LE(plan.chunks, kMaxGridY);
+      }
+    }
+  }
+}
+
+// The first element of a thread far beyond 2^32 packs.
+TEST(BatchNormPlan, WalksUse64Bits) {
+  const int64_t s = int64_t(1) << 34, pack = (int64_t(1) << 34) + 5;
+  const BatchNormRows plan = plan_batch_norm_rows(2, 3, s, 1);
+  BatchNormWalk walk(plan, 2, pack, 1);
+  EXPECT_EQ(walk.at, 3 * s + 2 * s + 5);
+  walk.step(plan);
+  EXPECT_EQ(walk.at, 3 * s + 2 * s + 5 + kBatchNormThreads);
+}
+
+}  // namespace
+}  // namespace gradus
