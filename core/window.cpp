@@ -16,4 +16,11 @@ void check_window(const Window& window, int64_t h, int64_t w, std::string_view o
         " is smaller than the dilated kernel ", text(span));
 }
 
+void check_pool_padding(const Window& window, std::string_view op) {
+  const auto& [kernel, stride, padding, dilation] = window;
+  check(2 * padding[0] <= kernel[0] && 2 * padding[1] <= kernel[1], op,
+        "padding must be at most half the kernel, got padding ", padding[0], "x", padding[1],
+        " and kernel ", kernel[0], "x", kernel[1]);
+}
+
 }  // namespace gradus

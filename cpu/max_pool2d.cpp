@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cpu/dispatch.h"
+#include "cpu/max_pool2d_pairs.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
 #include "cpu/workspace.h"
@@ -27,7 +28,6 @@ struct Geometry {
   int64_t n, c, h, w, p, q;
   Strides x, y;
   bool channels_last;
-  bool pairs;  // windows of 2 x 2 side by side, all inside x
   Window window;
 
   Geometry(const AnyView& x_view, const AnyView& y_view, const Window& win)
@@ -42,9 +42,6 @@ struct Geometry {
     const auto format = channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
     x = strides_of(x_view.shape, format);
     y = strides_of(y_view.shape, format);
-    constexpr Pair two{2, 2};
-    pairs = win.kernel == two && win.stride == two && win.padding == Pair{0, 0} &&
-            win.dilation == Pair{1, 1} && 2 * p <= h && 2 * q <= w;
   }
 
   // Position along an axis (0: h, 1: w) of tap 0 of window i.
@@ -232,40 +229,6 @@ void pool_row(const Geometry& g, const T* x, int64_t pi, int64_t to,
   }
 }
 
-// The same for windows of 2 x 2 side by side.
-template <class T, class Index>
-void pool_row_of_pairs(const Geometry& g, const T* x, int64_t pi, int64_t to,
-                       const Output<T, Index>& output) {
-  using A = acc_t<T>;
-  constexpr int64_t n = kLanes<A>;
-  A best[n];
-  Tap<T> taps[n];
-  x += 2 * pi * g.w;
-  for (int64_t first = 0; first < g.q; first += n, x += 2 * n) {
-    const int64_t count = std::min(n, g.q - first);
-    Vec<A> values[4];
-    for (int r = 0; r < 2; ++r) {
-      Vec<A> low, high;
-      if constexpr (std::is_same_v<T, A>) {
-        low = load_lanes(x + r * g.w, 2 * count);
-        high = load_lanes(x + r * g.w + n, 2 * count - n);
-      } else {
-        A row[2 * n] = {};
-        for (int64_t i = 0; i < 2 * count; ++i) row[i] = static_cast<A>(x[r * g.w + i]);
-        low = load_vector(row);
-        high = load_vector(row + n);
-      }
-      split_pairs<A>(low, high, values[2 * r], values[2 * r + 1]);
-    }
-    Vec<A> most = values[0];
-    Vec<Tap<T>> which{};
-    for (int tap = 1; tap < 4; ++tap) take_larger<T>(values[tap], tap, most, which);
-    store_vector(best, most);
-    store_vector(taps, which);
-    output.store(to + first, count, best, taps);
-  }
-}
-
 template <class T, class Index>
 void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& output) {
   // One line: a row of windows, of one image (channels-last) or of one plane.
@@ -281,8 +244,6 @@ void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& ou
                          plane / planes * g.y[0] + plane % planes * g.y[1] + pi * g.y[2];
                      if (g.channels_last)
                        pool_pixels(g, from, pi, to, output);
-                     else if (g.pairs)
-                       pool_row_of_pairs(g, from, pi, to, output);
                      else
                        pool_row(g, from, pi, to, output);
                    }
@@ -361,6 +322,13 @@ void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* d
 }  // namespace
 
 void run(Cpu& cpu, const MaxPool2dForward& args) {
+  if (packs_index(args.window)) {
+    return visit(Floating{}, args.x.dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      forward_pairs(cpu, PairLines(args.x, args.y), args.x.as<T>(), args.y.as<T>(),
+                    args.index.as<uint8_t>());
+    });
+  }
   const Geometry g(args.x, args.y, args.window);
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -373,6 +341,14 @@ void run(Cpu& cpu, const MaxPool2dForward& args) {
 }
 
 void run(Cpu& cpu, const MaxPool2dBackward& args) {
+  if (packs_index(args.window)) {
+    return visit(Floating{}, args.dx.dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      using S = std::conditional_t<std::is_same_v<T, acc_t<T>>, T, uint16_t>;
+      backward_pairs(cpu, PairLines(args.dx, args.dy), static_cast<const S*>(args.dy.data),
+                     args.index.as<uint8_t>(), static_cast<S*>(args.dx.data));
+    });
+  }
   const Geometry g(args.dx, args.dy, args.window);
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;

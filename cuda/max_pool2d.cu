@@ -5,6 +5,7 @@
 #include "cuda/device/vector.cuh"
 #include "cuda/image.h"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/max_pool2d_pairs.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -198,6 +199,7 @@ void visit_pool(DType dtype, const Image& x, const Image& y, const AnyView& inde
 }  // namespace
 
 void run(Cuda& cuda, const MaxPool2dForward& args) {
+  if (packs_index(args.window)) return max_pool2d_pairs_forward(cuda, args);
   const MemoryFormat format = format_of(args.x, args.name);
   const Image x(args.x, format), y(args.y, format);
   if (y.numel() == 0) return;
@@ -212,6 +214,7 @@ void run(Cuda& cuda, const MaxPool2dForward& args) {
 }
 
 void run(Cuda& cuda, const MaxPool2dBackward& args) {
+  if (packs_index(args.window)) return max_pool2d_pairs_backward(cuda, args);
   const MemoryFormat format = format_of(args.dx, args.name);
   const Image dx(args.dx, format), dy(args.dy, format);
   if (dx.numel() == 0) return;

@@ -1,10 +1,10 @@
 #include "nn/models.h"
 
 #include "nn/activation.h"
+#include "nn/avg_pool2d.h"
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/flatten.h"
-#include "nn/global_avg_pool2d.h"
 #include "nn/linear.h"
 #include "nn/max_pool2d.h"
 
@@ -116,7 +116,7 @@ Sequential resnet8(const ModelOptions& options) {
   net.add(residual_block(16, 16, 1, options));
   net.add(residual_block(16, 32, 2, options));
   net.add(residual_block(32, 64, 2, options));
-  net.add(GlobalAvgPool2d()).add(Flatten()).add(Linear(64, options.classes));
+  net.add(AdaptiveAvgPool2d(1)).add(Flatten()).add(Linear(64, options.classes));
   return net;
 }
 

@@ -33,7 +33,7 @@ class ActivationFaults : public testing::TestWithParam<Device> {
 INSTANTIATE_TEST_SUITE_P(On, ActivationFaults, testing::Values(kCpu, kCuda),
                          [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
 
-TEST_P(ActivationFaults, D060SoftplusOfLargeInput) {
+TEST_P(ActivationFaults, D060_SoftplusOfLargeInput) {
   for (const DType dtype : kDTypes) {
     SCOPED_TRACE(to_string(dtype));
     const Result result =
@@ -47,7 +47,7 @@ TEST_P(ActivationFaults, D060SoftplusOfLargeInput) {
   EXPECT_EQ(run([](const Tensor& x) { return softplus(x); }, {12}, DType::f16).y, Values{12});
 }
 
-TEST_P(ActivationFaults, D061SoftplusOfLargeNegativeInput) {
+TEST_P(ActivationFaults, D061_SoftplusOfLargeNegativeInput) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     SCOPED_TRACE(to_string(dtype));
     const Result result =
@@ -60,7 +60,7 @@ TEST_P(ActivationFaults, D061SoftplusOfLargeNegativeInput) {
   }
 }
 
-TEST_P(ActivationFaults, D062SoftplusGradientBeyondTheOverflow) {
+TEST_P(ActivationFaults, D062_SoftplusGradientBeyondTheOverflow) {
   for (const double threshold : {20.0, 200.0, kInf}) {
     for (const DType dtype : kDTypes) {
       const auto f = [&](const Tensor& x) { return softplus(x, 1, threshold); };
@@ -70,7 +70,7 @@ TEST_P(ActivationFaults, D062SoftplusGradientBeyondTheOverflow) {
   }
 }
 
-TEST_P(ActivationFaults, D063SiluTails) {
+TEST_P(ActivationFaults, D063_SiluTails) {
   const Result f32 = run([](const Tensor& x) { return silu(x); }, {-kInf, -1e4, -100, 1e4, kInf});
   EXPECT_EQ(f32.y[0], 0);
   EXPECT_EQ(f32.y[1], 0);
@@ -95,7 +95,7 @@ TEST_P(ActivationFaults, D063SiluTails) {
   EXPECT_NEAR(f16.y[0], -7.373e-5, 3.1e-8);
 }
 
-TEST_P(ActivationFaults, D064SiluGradientOfLargeInput) {
+TEST_P(ActivationFaults, D064_SiluGradientOfLargeInput) {
   const Values dx = run([](const Tensor& x) { return silu(x); }, {-100, -30, 0, 50}).dx;
   EXPECT_NEAR(dx[0], -3.68e-42, 1.1e-43);
   EXPECT_NEAR(dx[1], -2.713711e-12, 1e-17);
@@ -103,7 +103,7 @@ TEST_P(ActivationFaults, D064SiluGradientOfLargeInput) {
   EXPECT_EQ(dx[3], 1);
 }
 
-TEST_P(ActivationFaults, D065SigmoidGradientOfLargeInput) {
+TEST_P(ActivationFaults, D065_SigmoidGradientOfLargeInput) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     const Values dx =
         run([](const Tensor& x) { return sigmoid(x); }, {-125, -20, 0, 20, 125}, dtype).dx;
@@ -121,7 +121,7 @@ TEST_P(ActivationFaults, D065SigmoidGradientOfLargeInput) {
   }
 }
 
-TEST_P(ActivationFaults, D066GeluGradientInTheTail) {
+TEST_P(ActivationFaults, D066_GeluGradientInTheTail) {
   const Values xs{-3.7, -4, -6, -0.75};
   const Values want{-1.4638873e-03, -5.0364966e-04, -3.5469e-08, 7.7427826e-04};
   for (const DType dtype : {DType::f32, DType::f64}) {
@@ -139,7 +139,7 @@ TEST_P(ActivationFaults, D066GeluGradientInTheTail) {
 }
 
 // relu's own values are in activation_test.cpp; the others pass NaN and cut what they cut, too.
-TEST_P(ActivationFaults, D067NanPassesThrough) {
+TEST_P(ActivationFaults, D067_NanPassesThrough) {
   const Values xs{std::nan(""), -1, 2, -0.0, kInf};
   for (const DType dtype : kDTypes) {
     SCOPED_TRACE(to_string(dtype));
@@ -158,7 +158,7 @@ TEST_P(ActivationFaults, D067NanPassesThrough) {
   }
 }
 
-TEST_P(ActivationFaults, D106EmptyTensors) {
+TEST_P(ActivationFaults, D106_EmptyTensors) {
   for (const std::string& name : activation_names()) {
     for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}}) {
       for (const DType dtype : kDTypes) {

@@ -120,6 +120,75 @@ TEST_P(MaxPool2d, SharedMaximumSumsInAcc) {
   EXPECT_EQ(values(a.grad())[300], 300);
 }
 
+// Values of [n, c, h, w] with many ties.
+Values tied_values(const Shape& shape) {
+  Values data(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i * i * 7 % 11 % 3);
+  return data;
+}
+
+// The gradient of windows of 2 x 2 for an upstream of ones, where the first or the last of equals
+// takes it.
+Values winners(const Values& data, const Shape& shape, bool last) {
+  Values taken(data.size(), 0.0);
+  const int64_t height = shape[2], width = shape[3];
+  for (int64_t plane = 0; plane < shape[0] * shape[1]; ++plane) {
+    for (int64_t i = 0; i + 1 < height; i += 2) {
+      for (int64_t j = 0; j + 1 < width; j += 2) {
+        const int64_t first = (plane * height + i) * width + j;
+        size_t best = static_cast<size_t>(first);
+        for (const int64_t at : {first + 1, first + width, first + width + 1}) {
+          const double value = data[static_cast<size_t>(at)];
+          if (last ? value >= data[best] : value > data[best]) best = static_cast<size_t>(at);
+        }
+        taken[best] = 1;
+      }
+    }
+  }
+  return taken;
+}
+
+// In every kernel that the width, the layout and the dtype choose.
+TEST_P(MaxPool2d, FirstOfEqualsWinsInEveryKernel) {
+  for (const int64_t width : {2, 4, 6, 8, 9, 16, 34, 64}) {
+    for (const MemoryFormat format : kFormats) {
+      for (const DType dtype : kDTypes) {
+        SCOPED_TRACE(concat(width, " ", format, " ", dtype));
+        const Shape shape{2, 8, 5, width};
+        const Values data = tied_values(shape);
+        const Tensor x = tensor(shape, data, dtype, format);
+        max_pool2d(x, {{2, 2}, {2, 2}}).backward(ones({2, 8, 2, width / 2}, dtype));
+        EXPECT_TRUE(agrees(values(x.grad()), winners(data, shape, false), dtype, 4));
+      }
+    }
+  }
+}
+
+TEST(MaxPool2dMutants, LastOfEqualsIsRejected) {
+  const Shape shape{1, 2, 6, 8};
+  const Values data = tied_values(shape);
+  for (const DType dtype : kDTypes)
+    EXPECT_FALSE(compare(winners(data, shape, true), winners(data, shape, false), dtype, 4));
+}
+
+// A view that 16-byte accesses cannot take gives the same.
+TEST_P(MaxPool2d, UnalignedViews) {
+  for (const DType dtype : kDTypes) {
+    Values data(1 + 3 * 4 * 16);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i * i % 13);
+    const Tensor base = tensor({static_cast<int64_t>(data.size())}, data, dtype).detach();
+    Tensor x = base.as_strided({1, 3, 4, 16}, strides_of({1, 3, 4, 16}), 1);
+    Tensor copy = x.clone();
+    x.set_requires_grad(true);
+    copy.set_requires_grad(true);
+    const Tensor y = max_pool2d(x, {{2, 2}, {2, 2}}), want = max_pool2d(copy, {{2, 2}, {2, 2}});
+    EXPECT_EQ(values(y), values(want));
+    y.backward(ones(y.shape(), dtype));
+    want.backward(ones(y.shape(), dtype));
+    EXPECT_EQ(values(x.grad()), values(copy.grad()));
+  }
+}
+
 // More than 256 elements in a window: the index needs more than a byte.
 TEST_P(MaxPool2d, LargeWindow) {
   Values x(20 * 17, 0.0);

@@ -1,3 +1,4 @@
+#include "nn/avg_pool2d.h"
 #include "nn/module.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,6 @@
 #include "nn/conv2d.h"
 #include "nn/flatten.h"
 #include "nn/forward_observer.h"
-#include "nn/global_avg_pool2d.h"
 #include "nn/init.h"
 #include "nn/max_pool2d.h"
 #include "nn/sequential.h"
@@ -70,7 +70,7 @@ TEST(Module, ForwardIsThatOfItsParts) {
   const Tensor by_hand = net[3](net[2](net[1](net[0](x))));
   EXPECT_EQ(by_hand.shape(), (Shape{3, 12}));
   EXPECT_EQ(net(x).to_vector<float>(), by_hand.to_vector<float>());
-  EXPECT_EQ(GlobalAvgPool2d()(x).shape(), (Shape{3, 1, 1, 1}));
+  EXPECT_EQ(AdaptiveAvgPool2d(1)(x).shape(), (Shape{3, 1, 1, 1}));
 }
 
 TEST(Module, ResidualAddsInputOrShortcut) {

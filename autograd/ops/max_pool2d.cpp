@@ -17,17 +17,6 @@ struct MaxPool2dNode final : Node {
   void backward(const Tensor& dy, Gradients& grads) override;
 };
 
-// Window positions along an axis: one more in ceil mode if the last window overhangs, unless it
-// would start in the right padding.
-int64_t pooled_extent(const Window& window, int axis, int64_t extent, bool ceil_mode) {
-  const size_t i = static_cast<size_t>(axis);
-  const int64_t floored = window.positions(axis, extent);
-  const int64_t rest = extent + 2 * window.padding[i] - window.span(axis);
-  const bool overhangs = rest % window.stride[i] != 0;
-  const bool starts_inside = floored * window.stride[i] < extent + window.padding[i];
-  return ceil_mode && overhangs && starts_inside ? floored + 1 : floored;
-}
-
 // Whether every window holds an element of x: one of nothing but padding has no maximum. Dilation
 // can leave all of x between two kernel elements.
 bool covers_input(const Window& window, int axis, int64_t extent, int64_t positions) {
@@ -45,18 +34,23 @@ void check_max_pool2d(const Tensor& x, const Window& window) {
   constexpr std::string_view op = "max_pool2d";
   check(x.rank() == 4 && is_floating(x.dtype()), op, "expected x [n, c, h, w], floating, got ", x);
   check_window(window, x.size(2), x.size(3), op);
-  const auto& [kernel, stride, padding, dilation] = window;
-  check(2 * padding[0] <= kernel[0] && 2 * padding[1] <= kernel[1], op,
-        "padding must be at most half the kernel, got padding ", padding[0], "x", padding[1],
-        " and kernel ", kernel[0], "x", kernel[1]);
+  check_pool_padding(window, op);
+}
+
+Tensor empty_index(const Tensor& y, const Window& window) {
+  TensorOptions options = y.options();
+  options.dtype = window.kernel[0] * window.kernel[1] <= 256 ? DType::u8 : DType::i32;
+  if (!packs_index(window)) return Tensor::empty(y.shape(), options);
+  options.format = MemoryFormat::contiguous;
+  return Tensor::empty({packed_index_bytes(y.numel())}, options);
 }
 
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
   check_max_pool2d(x_given, window);
-  const int64_t p = pooled_extent(window, 0, x_given.size(2), ceil_mode);
-  const int64_t q = pooled_extent(window, 1, x_given.size(3), ceil_mode);
+  const int64_t p = window.pooled_positions(0, x_given.size(2), ceil_mode);
+  const int64_t q = window.pooled_positions(1, x_given.size(3), ceil_mode);
   check(covers_input(window, 0, x_given.size(2), p) && covers_input(window, 1, x_given.size(3), q),
         "max_pool2d", "a window of kernel ", window.kernel[0], "x", window.kernel[1],
         " with dilation ", window.dilation[0], "x", window.dilation[1],
@@ -70,9 +64,7 @@ Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
   const auto node = make_node<MaxPool2dNode>(x);
   Tensor index;
   if (node != nullptr) {
-    TensorOptions options = like_x;
-    options.dtype = window.kernel[0] * window.kernel[1] <= 256 ? DType::u8 : DType::i32;
-    index = Tensor::empty(y.shape(), options);
+    index = empty_index(y, window);
   }
   launch(MaxPool2dForward{.x = x.raw(), .y = y.raw(), .index = index.raw(), .window = window});
 

@@ -14,14 +14,23 @@
 
 namespace gradus {
 
+// Whether windows of 2 x 2 tile the input. Their index has two bits per output: output e in the
+// order of memory has bits 2·(e % 4) and up of byte e / 4 (ceil mode may let the last windows
+// overhang).
+inline bool packs_index(const Window& window) {
+  return window.kernel == Pair(2) && window.stride == Pair(2) && window.padding == Pair(0) &&
+         window.dilation == Pair(1);
+}
+constexpr int64_t packed_index_bytes(int64_t outputs) { return outputs / 4 + (outputs % 4 != 0); }
+
 struct MaxPool2dForward {
   static constexpr std::string_view name = "max_pool2d_forward";
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   AnyView x;      // [n, c, h, w], contiguous or channels-last
   AnyView y;      // [n, c, p, q], format of x
-  AnyView index;  // [n, c, p, q], format of x; u8 for windows of at most 256 elements, else i32;
-                  // may be not given (inference)
+  AnyView index;  // [n, c, p, q], format of x; u8 for windows of at most 256 elements, else i32; or
+                  // u8 [packed_index_bytes]; may be not given (inference)
   Window window;
 
   DType dtype() const { return x.dtype; }
@@ -36,7 +45,7 @@ struct MaxPool2dBackward {
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   AnyView dy;     // [n, c, p, q], format of dx
-  AnyView index;  // [n, c, p, q], as saved by the forward pass
+  AnyView index;  // as saved by the forward pass
   AnyView dx;     // [n, c, h, w]; every element is written
   Window window;
 

@@ -45,7 +45,6 @@ target_sources(gradus PUBLIC
     nn/finite_check.h
     nn/flatten.h
     nn/forward_observer.h
-    nn/global_avg_pool2d.h
     nn/init.h
     nn/io/npy.h
     nn/io/safetensors.h

@@ -1,0 +1,94 @@
+#include "autograd/ops/avg_pool2d.h"
+
+#include "autograd/ops/sum.h"
+#include "autograd/tape.h"
+#include "core/launch.h"
+#include "core/ops/avg_pool2d.h"
+
+namespace gradus {
+namespace {
+
+struct AvgPool2dNode final : Node {
+  std::string_view op;
+  Shape x_shape;
+  TensorOptions x_options;
+  AvgWindows windows;
+
+  std::string_view name() const override { return op; }
+  void backward(const Tensor& dy, Gradients& grads) override;
+};
+
+void check_x(const Tensor& x, std::string_view op) {
+  check(x.rank() == 4 && is_floating(x.dtype()), op, "expected x [n, c, h, w], floating, got ", x);
+}
+
+Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view op) {
+  const bool is_readable =
+      x_given.is_contiguous() || x_given.is_contiguous(MemoryFormat::channels_last);
+  const Tensor x = is_readable ? x_given : x_given.contiguous();
+  const TensorOptions like_x{
+      .dtype = x.dtype(), .device = x.device(), .format = format_of(x.raw(), op)};
+  Tensor y =
+      Tensor::empty({x.size(0), x.size(1), windows.h.positions, windows.w.positions}, like_x);
+  launch(AvgPool2dForward{.x = x.raw(), .y = y.raw(), .windows = windows});
+  if (auto node = make_node<AvgPool2dNode>(x)) {
+    node->op = op;
+    node->x_shape = x.shape();
+    node->x_options = like_x;
+    node->windows = windows;
+    attach(y, std::move(node));
+  }
+  return y;
+}
+
+}  // namespace
+
+Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
+  constexpr std::string_view op = "avg_pool2d";
+  check_x(x, op);
+  const Pair stride = options.stride.value_or(options.kernel_size);
+  const Window window{.kernel = options.kernel_size, .stride = stride, .padding = options.padding};
+  check_window(window, x.size(2), x.size(3), op);
+  check_pool_padding(window, op);
+  check(options.divisor_override != int64_t(0), op, "divisor_override must not be 0");
+  const auto axis = [&](int i) {
+    const auto k = static_cast<size_t>(i);
+    const int64_t extent = x.size(2 + i);
+    return AvgAxis{.extent = extent,
+                   .positions = window.pooled_positions(i, extent, options.ceil_mode),
+                   .kernel = window.kernel[k],
+                   .stride = stride[k],
+                   .padding = window.padding[k]};
+  };
+  return pool(x,
+              {.h = axis(0),
+               .w = axis(1),
+               .count_include_pad = options.count_include_pad,
+               .divisor = options.divisor_override.value_or(0)},
+              op);
+}
+
+Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
+  constexpr std::string_view op = "adaptive_avg_pool2d";
+  check_x(x, op);
+  check(output_size[0] > 0 && output_size[1] > 0, op, "output_size must be positive, got ",
+        output_size[0], "x", output_size[1]);
+  check(x.size(2) > 0 && x.size(3) > 0, op, "expected h, w > 0, got ", x);
+  // One window is a plain mean, which sums in parallel.
+  if (output_size == Pair(1)) return mean(x, {2, 3}, true);
+  const auto axis = [&](int i) {
+    return AvgAxis{.extent = x.size(2 + i),
+                   .positions = output_size[static_cast<size_t>(i)],
+                   .adaptive = true};
+  };
+  return pool(x, {.h = axis(0), .w = axis(1)}, op);
+}
+
+void AvgPool2dNode::backward(const Tensor& dy_given, Gradients& grads) {
+  const Tensor dy = dense(dy_given, x_options.format);
+  Tensor dx = Tensor::empty(x_shape, x_options);
+  launch(AvgPool2dBackward{.dy = dy.raw(), .dx = dx.raw(), .windows = windows});
+  grads.set(0, dx);
+}
+
+}  // namespace gradus
