@@ -109,11 +109,13 @@ def torch_accuracy(norm, seed, epochs, train, test):
 
 
 def gradus_accuracy(program, norm, seed, epochs, data):
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/metrics.jsonl"
         subprocess.run([program, "train", "--device", "cuda", "--precision", "tf32", "--data", data,
                         "--norm", norm, "--seed", str(seed), "--epochs", str(epochs),
-                        "--metrics", file.name], check=True, stdout=subprocess.DEVNULL)
-        return 100 * json.loads(file.read().splitlines()[-1])["test_accuracy"]
+                        "--metrics", path], check=True, stdout=subprocess.DEVNULL)
+        with open(path, encoding="utf-8") as file:
+            return 100 * json.loads(file.read().splitlines()[-1])["test_accuracy"]
 
 
 def table(rows, args):

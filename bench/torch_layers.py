@@ -149,11 +149,13 @@ def rival(row, compiled):
 
 
 def run_gradus(program, layer, dtypes):
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/rows.json"
         subprocess.run([program, "bench", "layers", "--device", "cuda", "--layer", layer,
-                        "--dtype", dtypes, "--json", file.name],
+                        "--dtype", dtypes, "--json", path],
                        check=True, stdout=subprocess.DEVNULL)
-        return json.load(file)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
 
 
 LAYERS = ["batch_norm", "group_norm", "layer_norm", "rms_norm", "local_response_norm", "softmax",

@@ -57,14 +57,13 @@ double median(std::vector<double> values) {
 // Median milliseconds of one of the `calls` calls that a step makes.
 double time_step(Device device, const std::function<void()>& step, int64_t calls, int repeats) {
   using Clock = std::chrono::steady_clock;
-  nn::CapturedStep captured(device, step);
   const auto block = [&](int64_t steps) {
     const Clock::time_point start = Clock::now();
-    for (int64_t i = 0; i < steps; ++i) captured.run();
+    for (int64_t i = 0; i < steps; ++i) step();
     with_backend(device, [](auto& backend) { synchronize(backend); });
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  block(nn::CapturedStep::kWarmUp + 1);  // ends with the recording
+  block(nn::CapturedStep::kWarmUp + 1);  // ends with the recording of a step that is captured
   const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(kBlockSeconds / block(1)));
   std::vector<double> ms(static_cast<size_t>(repeats));
   for (double& value : ms) value = 1e3 * block(steps) / static_cast<double>(steps * calls);
@@ -109,7 +108,9 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
   };
   LayerTimes times;
   const Tensor& x = all[0].inputs[0];
-  times.forward.ms = time_step(device, forward, rounds * copies, repeats);
+  nn::CapturedStep forward_step(device, forward);
+  times.forward.ms = time_step(
+      device, [&] { forward_step.run(); }, rounds * copies, repeats);
   times.forward.bytes = floor_bytes(
       op_case.forward_passes, x, traced_bytes([&] { all[0].y = op_case.forward(all[0].inputs); }));
   if (!op_case.reference_backward) return times;
@@ -123,7 +124,9 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
       for (Operands& one : all) one.forget_gradients();
     }
   };
-  times.backward.ms = time_step(device, backward, rounds * copies, repeats);
+  nn::CapturedStep backward_step(device, backward);
+  times.backward.ms = time_step(
+      device, [&] { backward_step.run(); }, rounds * copies, repeats);
   times.backward.bytes = floor_bytes(op_case.backward_passes, x,
                                      traced_bytes([&] { all[0].y.backward(all[0].dy, true); }));
   return times;
