@@ -114,11 +114,12 @@ Array nll(const Array& log_probs, const Array& labels, const Array& weight, int6
 Array nll_backward(const Array& log_probs, const Array& labels, const Array& weight,
                    int64_t ignore_index, Reduction reduction, const Array& dy) {
   const Positions positions(log_probs, labels, weight, ignore_index);
+  const Real count = positions.count();
   Array dx = zeros(log_probs.shape);
   for (int64_t i = 0; i < labels.numel(); ++i) {
     if (positions.is_ignored(i)) continue;
-    dx[positions.chosen(i)] = static_cast<double>(upstream(dy, i, positions.count(), reduction) *
-                                                  -positions.weight_of(i));
+    dx[positions.chosen(i)] =
+        static_cast<double>(upstream(dy, i, count, reduction) * -positions.weight_of(i));
   }
   return dx;
 }

@@ -32,12 +32,17 @@ struct Rows {
     return k == label(row) ? (1 - Real(options.label_smoothing)) * weight(k) + smoothed : smoothed;
   }
 
-  Real log_p(int64_t row, int64_t k) const {
+  // log p[k] of all k.
+  std::vector<Real> log_p(int64_t row) const {
     Real largest = logits[row * c];
     for (int64_t j = 1; j < c; ++j) largest = std::max<Real>(largest, logits[row * c + j]);
     Real total = 0;
     for (int64_t j = 0; j < c; ++j) total += std::exp(logits[row * c + j] - largest);
-    return logits[row * c + k] - largest - std::log(total);
+    std::vector<Real> result;
+    for (int64_t k = 0; k < c; ++k) {
+      result.push_back(logits[row * c + k] - largest - std::log(total));
+    }
+    return result;
   }
 
   Real divisor() const {
@@ -55,9 +60,10 @@ Array cross_entropy(const Array& logits, const Array& labels, const CrossEntropy
   const bool scalar = options.reduction != Reduction::none;
   Sums y(scalar ? Shape{} : Shape{rows.n});
   for (int64_t row = 0; row < rows.n; ++row) {
+    const std::vector<Real> log_p = rows.log_p(row);
     for (int64_t k = 0; k < rows.c; ++k) {
       const Real target = rows.target(row, k);
-      if (target != 0) y[scalar ? 0 : row] += -target * rows.log_p(row, k);
+      if (target != 0) y[scalar ? 0 : row] += -target * log_p[static_cast<size_t>(k)];
     }
   }
   if (scalar) y[0] /= rows.divisor();
@@ -69,14 +75,17 @@ Array cross_entropy_backward(const Array& logits, const Array& labels, const Arr
   const Rows rows(logits, labels, options);
   const bool scalar = options.reduction != Reduction::none;
   Array dx = zeros(logits.shape);
+  const Real divisor = rows.divisor();
   for (int64_t row = 0; row < rows.n; ++row) {
-    const Real d = Real(dy[scalar ? 0 : row]) / rows.divisor();
+    if (rows.ignored(row)) continue;
+    const Real d = Real(dy[scalar ? 0 : row]) / divisor;
+    const std::vector<Real> log_p = rows.log_p(row);
+    // d -log p[j] / d logit[k] = p[k] - (1 if j = k), summed over j with the targets
+    Real targets = 0;
+    for (int64_t j = 0; j < rows.c; ++j) targets += rows.target(row, j);
     for (int64_t k = 0; k < rows.c; ++k) {
-      // d -log p[j] / d logit[k] = p[k] - (1 if j = k), summed over j with the targets
-      const Real p = std::exp(rows.log_p(row, k));
-      Real slope = 0;
-      for (int64_t j = 0; j < rows.c; ++j) slope += rows.target(row, j) * (p - (j == k ? 1 : 0));
-      if (!rows.ignored(row)) dx[row * rows.c + k] = static_cast<double>(d * slope);
+      const Real slope = targets * std::exp(log_p[static_cast<size_t>(k)]) - rows.target(row, k);
+      dx[row * rows.c + k] = static_cast<double>(d * slope);
     }
   }
   return dx;
