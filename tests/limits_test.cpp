@@ -10,6 +10,7 @@
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/conv2d.h"
 #include "autograd/ops/cross_entropy.h"
+#include "autograd/ops/group_norm.h"
 #include "autograd/ops/layer_norm.h"
 #include "autograd/ops/local_response_norm.h"
 #include "autograd/ops/matmul.h"
@@ -130,6 +131,20 @@ OpCase batch_norm_case(const Shape& x) {
       },
       [](const Array& in, const Array& gamma, const Array& dy) {
         return ref::batch_norm_train_backward(in, gamma, dy, kEps);
+      });
+}
+
+OpCase group_norm_case(const Shape& x, int64_t groups) {
+  return norm(
+      "group_norm", x, {x[1]},
+      [=](const Tensor& in, const Tensor& gamma, const Tensor& beta) {
+        return group_norm(in, groups, gamma, beta, kEps);
+      },
+      [=](const Array& in, const Array& gamma, const Array& beta) {
+        return ref::group_norm(in, groups, gamma, beta, kEps).y;
+      },
+      [=](const Array& in, const Array& gamma, const Array& dy) {
+        return ref::group_norm_backward(in, groups, gamma, dy, kEps);
       });
 }
 
@@ -259,6 +274,7 @@ std::vector<OpCase> of_matrix(const Shape& x) {
           softmax_case(x, 1, true),
           batch_norm_case(x),
           layer_norm_case(x),
+          group_norm_case(x, 1),
           rms_norm_case(x),
           lrn_case(x),
           label_case(x, true),
@@ -269,8 +285,8 @@ std::vector<OpCase> of_matrix(const Shape& x) {
 
 // What takes images.
 std::vector<OpCase> of_images(const Shape& x) {
-  return {batch_norm_case(x), lrn_case(x), softmax_case(x, 1, false), conv2d_case(x),
-          max_pool_case(x)};
+  return {batch_norm_case(x),        group_norm_case(x, x[1]), lrn_case(x),
+          softmax_case(x, 1, false), conv2d_case(x),           max_pool_case(x)};
 }
 
 struct Limit {
