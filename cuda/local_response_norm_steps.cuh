@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/ops/local_response_norm.h"
 #include "cuda/device/quotient.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/local_response_norm_plan.h"
 
@@ -52,11 +53,16 @@ template <class A, int N>
 __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
                                                  const A (&squares)[N], A (&factor)[N],
                                                  A (&inverse)[N]) {
-  A denom[N], r[N];
+  A r[N];
+#pragma unroll
+  for (int e = 0; e < N; ++e) r[e] = terms.k + terms.scale * squares[e];
+  if (terms.k < smallest_normal(A())) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) r[e] = r[e] < smallest_normal(A()) ? A(INFINITY) : r[e];
+  }
 #pragma unroll
   for (int e = 0; e < N; ++e) {
-    denom[e] = terms.k + terms.scale * squares[e];
-    r[e] = denom[e] < smallest_normal(A()) ? A(0) : fast_rsqrt(denom[e]);
+    r[e] = fast_rsqrt(r[e]);  // of denom; 0 where that counts as 0
     inverse[e] = r[e] * r[e];
   }
   if (terms.power == ResponsePower::three_quarters) {
@@ -69,38 +75,70 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
   }
 }
 
-// The thread's run of channels, walked up or down: step i is channel first + direction·i.
+// The thread's run of channels, walked up or down: step i is at start + i·stride.
 struct ResponseWalk {
-  int64_t base;  // of the pixels in channel 0
-  int64_t c, s;
-  int64_t first;
-  int direction, count;
+  int64_t start, stride;
+  int count;
+  int begin, end;  // the steps whose channels exist, as far as windows reach
 
   __device__ __forceinline__ ResponseWalk(const ResponseRuns& plan, int64_t pack, int width,
-                                          int64_t c_count, int64_t s_count)
-      : c(c_count), s(s_count) {
+                                          int64_t c, int64_t s) {
+    constexpr int64_t kReach = 64;
     const int64_t row = pack / plan.packs_per_row;
-    base = row * c * s + (pack - row * plan.packs_per_row) * width;
-    const int64_t run = blockIdx.x % plan.runs, begin = run * plan.run;
-    count = static_cast<int>(min(plan.run, c - begin));
-    direction = run % 2 == 0 ? 1 : -1;
-    first = direction > 0 ? begin : begin + count - 1;
+    const int64_t run = blockIdx.x % plan.runs, first = run * plan.run;
+    count = static_cast<int>(min(plan.run, c - first));
+    const int below = static_cast<int>(min(kReach, first));
+    const int above = static_cast<int>(min(kReach, c - first - count));
+    const bool up = run % 2 == 0;
+    begin = up ? -below : -above;
+    end = count + (up ? above : below);
+    start = (row * c + (up ? first : first + count - 1)) * s +
+            (pack - row * plan.packs_per_row) * width;
+    stride = up ? s : -s;
   }
-  __device__ __forceinline__ int64_t channel(int step) const { return first + direction * step; }
-  __device__ __forceinline__ int64_t at(int step) const { return base + channel(step) * s; }
-  __device__ __forceinline__ bool inside(int step) const {
-    return channel(step) >= 0 && channel(step) < c;
-  }
-  // The pixels of a step, or zeros where there is no such channel.
-  template <int N, class T>
-  __device__ __forceinline__ Pack<T, N> load(const T* x, int step) const {
-    return inside(step) ? load_pack<N>(x + at(step)) : Pack<T, N>{};
+};
+
+// Reads the packs of consecutive steps, zeros where there is no such channel.
+template <class T, int N>
+struct ResponseReader {
+  const T* next;
+  int64_t stride;
+  int step, begin, end;
+
+  __device__ __forceinline__ ResponseReader(const T* x, const ResponseWalk& walk, int first,
+                                            int last)
+      : next(x + walk.start + first * walk.stride),
+        stride(walk.stride),
+        step(first),
+        begin(walk.begin),
+        end(min(walk.end, last)) {}
+  __device__ __forceinline__ Pack<T, N> read() {
+    Pack<T, N> pack{};
+    if (step >= begin && step < end) pack = load_pack<N>(next);
+    next += stride;
+    ++step;
+    return pack;
   }
 };
 
 // Steps whose loads are issued together; a multiple of W, so that the ring's slots are constants.
 template <int W>
 inline constexpr int kResponseGroup = W == 3 ? 6 : W;
+
+// Σ x² over a ring of W channels of which slot `oldest` was filled first.
+template <int W, class A, int N>
+__device__ __forceinline__ void window_squares(const A (&window)[W][N], int oldest,
+                                               A (&squares)[N]) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) {
+    squares[e] = window[oldest % W][e] * window[oldest % W][e];
+#pragma unroll
+    for (int m = 1; m < W; ++m) {
+      const A value = window[(oldest + m) % W][e];
+      squares[e] += value * value;
+    }
+  }
+}
 
 // math    y = x·denom^-beta, denom = k + alpha/size·Σ x²
 // grid    blocks (pixels, runs); a thread walks a run of channels for N neighbouring pixels
@@ -117,36 +155,31 @@ __global__ void __launch_bounds__(ResponseRuns::kThreads)
   const int64_t pack = blockIdx.x / plan.runs * ResponseRuns::kThreads + threadIdx.x;
   if (pack >= plan.packs) return;
   const ResponseWalk walk(plan, pack, N, c, s);
+  ResponseReader<T, N> reader(x, walk, -kHalf, walk.count + kHalf);
+  T* to = y + walk.start;
   A window[W][N];  // the channel of step i in slot (i + kHalf) % W
 #pragma unroll
   for (int m = 0; m < W - 1; ++m) {
-    const Pack<T, N> in = walk.template load<N>(x, m - kHalf);
+    const Pack<T, N> in = reader.read();
 #pragma unroll
     for (int e = 0; e < N; ++e) window[m][e] = static_cast<A>(in[e]);
   }
   for (int step = 0; step < walk.count; step += kGroup) {
     Pack<T, N> in[kGroup];
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-      const bool used = step + p < walk.count;
-      in[p] = used ? walk.template load<N>(x, step + p + kHalf) : Pack<T, N>{};
-    }
+    for (int p = 0; p < kGroup; ++p) in[p] = reader.read();
 #pragma unroll
     for (int p = 0; p < kGroup; ++p) {
       if (step + p >= walk.count) break;
-      A squares[N], factor[N], unused[N];
+      A squares[N], factor[N], unused[N], out[N];
 #pragma unroll
-      for (int e = 0; e < N; ++e) {
-        window[(p + W - 1) % W][e] = static_cast<A>(in[p][e]);
-        squares[e] = A(0);
-#pragma unroll
-        for (int m = 0; m < W; ++m) squares[e] += window[(p + m) % W][e] * window[(p + m) % W][e];
-      }
+      for (int e = 0; e < N; ++e) window[(p + W - 1) % W][e] = static_cast<A>(in[p][e]);
+      window_squares<W>(window, p, squares);
       response_factors(terms, squares, factor, unused);
-      Pack<T, N> out;
 #pragma unroll
-      for (int e = 0; e < N; ++e) out[e] = static_cast<T>(window[(p + kHalf) % W][e] * factor[e]);
-      store_pack(y + walk.at(step + p), out);
+      for (int e = 0; e < N; ++e) out[e] = window[(p + kHalf) % W][e] * factor[e];
+      store_pack(to, round_pack<T, N>(out));
+      to += walk.stride;
     }
   }
 }
@@ -167,34 +200,32 @@ __global__ void __launch_bounds__(ResponseRuns::kThreads)
   const int64_t pack = blockIdx.x / plan.runs * ResponseRuns::kThreads + threadIdx.x;
   if (pack >= plan.packs) return;
   const ResponseWalk walk(plan, pack, N, c, s);
-  A window[W][N];                // x of channel i in slot (i + 2·kHalf) % W
-  A t[W][N] = {}, direct[W][N];  // of channel i - kHalf in slot i % W
+  const int steps = walk.count + 2 * kHalf;
+  ResponseReader<T, N> x_reader(x, walk, -2 * kHalf, steps);
+  ResponseReader<T, N> dy_reader(dy, walk, -kHalf, walk.count + kHalf);
+  T* to = dx + walk.start;
+  A window[W][N];                // x of step i in slot (i + 2·kHalf) % W
+  A t[W][N] = {}, direct[W][N];  // of step i - kHalf in slot i % W
 #pragma unroll
   for (int m = 0; m < W - 1; ++m) {
-    const Pack<T, N> in = walk.template load<N>(x, m - 2 * kHalf);
+    const Pack<T, N> in = x_reader.read();
 #pragma unroll
     for (int e = 0; e < N; ++e) window[m][e] = static_cast<A>(in[e]);
   }
-  const int steps = walk.count + 2 * kHalf;
   for (int step = 0; step < steps; step += kGroup) {
     Pack<T, N> x_in[kGroup], dy_in[kGroup];
 #pragma unroll
     for (int p = 0; p < kGroup; ++p) {
-      const bool used = step + p < steps;
-      x_in[p] = used ? walk.template load<N>(x, step + p) : Pack<T, N>{};
-      dy_in[p] = used ? walk.template load<N>(dy, step + p - kHalf) : Pack<T, N>{};
+      x_in[p] = x_reader.read();
+      dy_in[p] = dy_reader.read();
     }
 #pragma unroll
     for (int p = 0; p < kGroup; ++p) {
       if (step + p >= steps) break;
-      A squares[N], factor[N], inverse[N];
+      A squares[N], factor[N], inverse[N], out[N];
 #pragma unroll
-      for (int e = 0; e < N; ++e) {
-        window[(p + W - 1) % W][e] = static_cast<A>(x_in[p][e]);
-        squares[e] = A(0);
-#pragma unroll
-        for (int m = 0; m < W; ++m) squares[e] += window[(p + m) % W][e] * window[(p + m) % W][e];
-      }
+      for (int e = 0; e < N; ++e) window[(p + W - 1) % W][e] = static_cast<A>(x_in[p][e]);
+      window_squares<W>(window, p, squares);
       response_factors(terms, squares, factor, inverse);
 #pragma unroll
       for (int e = 0; e < N; ++e) {
@@ -202,16 +233,16 @@ __global__ void __launch_bounds__(ResponseRuns::kThreads)
         t[p % W][e] = direct[p % W][e] * (window[(p + kHalf) % W][e] * inverse[e]);
       }
       if (step + p < 2 * kHalf) continue;  // the windows of the run's first channel fill
-      Pack<T, N> out;
 #pragma unroll
       for (int e = 0; e < N; ++e) {
-        A sum = A(0);
+        A sum = t[(p + 1) % W][e];
 #pragma unroll
-        for (int m = 0; m < W; ++m) sum += t[(p + 1 + m) % W][e];
+        for (int m = 1; m < W; ++m) sum += t[(p + 1 + m) % W][e];
         const A others = terms.second * (window[p % W][e] * sum);
-        out[e] = static_cast<T>(direct[(p + W - kHalf) % W][e] - others);
+        out[e] = direct[(p + W - kHalf) % W][e] - others;
       }
-      store_pack(dx + walk.at(step + p - 2 * kHalf), out);
+      store_pack(to, round_pack<T, N>(out));
+      to += walk.stride;
     }
   }
 }
@@ -266,10 +297,10 @@ __global__ void __launch_bounds__(256)
     }
   }
   response_factors(terms, squares, factor, unused);
-  Pack<T, N> out;
+  A out[N];
 #pragma unroll
-  for (int e = 0; e < N; ++e) out[e] = static_cast<T>(values[kSides * N + e] * factor[e]);
-  store_pack(y + pack * N, out);
+  for (int e = 0; e < N; ++e) out[e] = values[kSides * N + e] * factor[e];
+  store_pack(y + pack * N, round_pack<T, N>(out));
 }
 
 // math    as above; t of the neighbouring channels is computed here too
@@ -308,15 +339,15 @@ __global__ void __launch_bounds__(256)
     factor[i] *= upstream[kDySides * N - kHalf + i];  // direct
     t[i] = factor[i] * (values[kSides * N - kHalf + i] * inverse[i]);
   }
-  Pack<T, N> out;
+  A out[N];
 #pragma unroll
   for (int e = 0; e < N; ++e) {
-    A sum = A(0);
+    A sum = t[e];
 #pragma unroll
-    for (int m = 0; m < W; ++m) sum += t[e + m];
-    out[e] = static_cast<T>(factor[e + kHalf] - terms.second * (values[kSides * N + e] * sum));
+    for (int m = 1; m < W; ++m) sum += t[e + m];
+    out[e] = factor[e + kHalf] - terms.second * (values[kSides * N + e] * sum);
   }
-  store_pack(dx + pack * N, out);
+  store_pack(dx + pack * N, round_pack<T, N>(out));
 }
 
 }  // namespace gradus

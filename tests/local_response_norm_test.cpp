@@ -102,7 +102,8 @@ TEST_P(LocalResponseNorm, UnalignedViewsAgreeWithAlignedOnes) {
       both.insert(both.end(), dx.begin(), dx.end());
       return both;
     };
-    EXPECT_EQ(run(view), run(view.clone()));
+    // On CUDA the alignment may decide how a product and a sum are rounded.
+    EXPECT_TRUE(agrees(run(view), run(view.clone()), dtype, 5));
   }
 }
 
