@@ -71,9 +71,15 @@ void forward_columns(Cpu& cpu, const SoftmaxGeometry& g, const T* x, T* y) {
 template <bool kLog, class T>
 void backward_columns(Cpu& cpu, const SoftmaxGeometry& g, const T* y, const T* dy, T* dx) {
   using A = acc_t<T>;
-  for_each_piece<A>(cpu, g, 0, [&](A*, int64_t at, auto v, auto lanes) {
-    backward_sets<v(), kLog>(y + at, dy + at, dx + at, g.c, g.inner, lanes);
-  });
+  const bool is_held = 2 * g.c * kSets<A> <= kHeldValues;
+  for_each_piece<A>(
+      cpu, g, is_held ? 2 * g.c * kSets<A> : 0, [&](A* held, int64_t at, auto v, auto lanes) {
+        if (is_held) {
+          backward_sets<v(), kLog, true>(y + at, dy + at, dx + at, g.c, g.inner, held, lanes);
+        } else {
+          backward_sets<v(), kLog, false>(y + at, dy + at, dx + at, g.c, g.inner, held, lanes);
+        }
+      });
 }
 
 // ---- short rows and narrow columns: gathered as [c, kSets] --------------------------------------
@@ -117,7 +123,7 @@ void backward_gathered(Cpu& cpu, const SoftmaxGeometry& g, const T* y, const T* 
       out[to] = static_cast<A>(y[at]);
       d[to] = static_cast<A>(dy[at]);
     });
-    backward_sets<kVectors, kLog>(out, d, d, g.c, kSets<A>, FullLanes<A>{});
+    backward_sets<kVectors, kLog, false>(out, d, d, g.c, kSets<A>, out, FullLanes<A>{});
     for_each_value<A>(g, first, count,
                       [&](int64_t at, int64_t from) { dx[at] = static_cast<T>(d[from]); });
   });

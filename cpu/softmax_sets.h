@@ -29,11 +29,16 @@ inline Lanes<A> log_lanes(Lanes<A> v) {
   return load(lanes);
 }
 
+// Largest of the lanes, halves folded onto each other; NaN may be passed over.
 template <class A>
 inline A max_lanes(Lanes<A> v) {
-  A max = kBelowAll<A>;
-  for (int64_t i = 0; i < kLaneCount<A>; ++i) max = v[i] > max ? v[i] : max;
-  return max;
+  A lanes[kLaneCount<A>];
+  store(lanes, v);
+  for (int64_t width = kLaneCount<A> / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i)
+      lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
+  }
+  return lanes[0];
 }
 
 // ---- V vectors of sets, one set per lane: element k of set s at k·inner + s --------------------
@@ -65,6 +70,7 @@ inline void forward_sets(const T* x, T* y, int64_t c, int64_t inner,
     for (int v = 0; v < V; ++v) {
       const Lanes<A> e = exp_lanes<A>(shifted(k, v));
       sum[v] += e;
+      if constexpr (kHeld) __builtin_prefetch(x + k * inner + (V + v) * n);
       if constexpr (kHeld && !kLog) store(held + (k * V + v) * n, e);
     }
   }
@@ -84,24 +90,40 @@ inline void forward_sets(const T* x, T* y, int64_t c, int64_t inner,
   }
 }
 
-// dx may be dy.
-template <int V, bool kLog, class T, class Count>
-inline void backward_sets(const T* y, const T* dy, T* dx, int64_t c, int64_t inner, Count lanes) {
+// held: [2, c, V·kLaneCount], where y and dy stay in acc_t; or null. dx may be dy.
+template <int V, bool kLog, bool kHeld, class T, class Count>
+inline void backward_sets(const T* y, const T* dy, T* dx, int64_t c, int64_t inner,
+                          [[maybe_unused]] acc_t<T>* held, Count lanes) {
   using A = acc_t<T>;
   constexpr int64_t n = kLaneCount<A>;
+  [[maybe_unused]] A* const held_dy = held + (kHeld ? c * V * n : 0);
   Lanes<A> sum[V];
   for (int v = 0; v < V; ++v) sum[v] = Lanes<A>{};
   for (int64_t k = 0; k < c; ++k) {  // 1 sum
     for (int v = 0; v < V; ++v) {
       const int64_t at = k * inner + v * n;
       const Lanes<A> d = load(dy + at, lanes);
-      sum[v] += kLog ? d : d * load(y + at, lanes);
+      if constexpr (kHeld) {
+        const Lanes<A> value = load(y + at, lanes);
+        store(held + (k * V + v) * n, value);
+        store(held_dy + (k * V + v) * n, d);
+        sum[v] += kLog ? d : d * value;
+      } else {
+        sum[v] += kLog ? d : d * load(y + at, lanes);
+      }
     }
   }
   for (int64_t k = 0; k < c; ++k) {  // 2 write
     for (int v = 0; v < V; ++v) {
-      const int64_t at = k * inner + v * n;
-      const Lanes<A> d = load(dy + at, lanes), value = load(y + at, lanes);
+      const int64_t at = k * inner + v * n, in_held = (k * V + v) * n;
+      Lanes<A> d, value;
+      if constexpr (kHeld) {
+        d = load(held_dy + in_held), value = load(held + in_held);
+        __builtin_prefetch(y + at + V * n);
+        __builtin_prefetch(dy + at + V * n);
+      } else {
+        d = load(dy + at, lanes), value = load(y + at, lanes);
+      }
       store(dx + at, kLog ? d - exp_lanes<A>(value) * sum[v] : value * (d - sum[v]), lanes);
     }
   }

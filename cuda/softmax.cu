@@ -125,38 +125,38 @@ __global__ void __launch_bounds__(256)
 template <class T>
 void forward(Cuda& cuda, const SoftmaxForward& args) {
   using A = acc_t<T>;
-  constexpr int kRegisters = sizeof(A) / 4, kFull = kFullPack<T>;
-  constexpr int kMostItems = kFull * kRegisters <= 4 ? 8 : 4;
+  constexpr int kMostItems = std::is_same_v<T, float> ? 8 : 4;
   const SoftmaxGeometry g = softmax_geometry(args.x, args.axis);
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kRegisters, {x, y});
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 1, {x, y});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,
                           .shared_bytes = softmax_shared_bytes<A>(tile, plan, 2)};
-  with_softmax_mapping<kFull, kMostItems>(plan, [&](auto width, auto per_thread, auto columns) {
-    constexpr int N = width(), K = per_thread();
-    constexpr bool kColumns = columns();
-    using enum SoftmaxStep;
-    Part<A>* parts = nullptr;
-    if (plan.chunks == 1) {
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
-                    tile, args.log, parts);
-      return;
-    }
-    if constexpr (K == 4) {
-      const int64_t sets = plan.sets();
-      parts = static_cast<Part<A>*>(
-          cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y, tile,
-                    args.log, parts);
-      softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
-                              cuda.stream()>>>(parts, plan.chunks, sets);
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
-                    tile, args.log, parts);
-    }
-  });
+  with_softmax_mapping<kFullPack<T>, kMostItems>(
+      plan, [&](auto width, auto per_thread, auto columns) {
+        constexpr int N = width(), K = per_thread();
+        constexpr bool kColumns = columns();
+        using enum SoftmaxStep;
+        Part<A>* parts = nullptr;
+        if (plan.chunks == 1) {
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
+                        tile, args.log, parts);
+          return;
+        }
+        if constexpr (K == 4) {
+          const int64_t sets = plan.sets();
+          parts = static_cast<Part<A>*>(
+              cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y,
+                        tile, args.log, parts);
+          softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
+                                  cuda.stream()>>>(parts, plan.chunks, sets);
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
+                        tile, args.log, parts);
+        }
+      });
 }
 
 }  // namespace

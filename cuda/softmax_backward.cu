@@ -85,11 +85,10 @@ __global__ void __launch_bounds__(256)
 template <class T>
 void backward(Cuda& cuda, const SoftmaxBackward& args) {
   using A = acc_t<T>;
-  constexpr int kRegisters = 2 * static_cast<int>(sizeof(A)) / 4;  // y and dy
   const SoftmaxGeometry g = softmax_geometry(args.y, args.axis);
   const T *y = args.y.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kRegisters, {y, dy, dx});
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 2, {y, dy, dx});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,

@@ -83,9 +83,9 @@ inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_it
 
 }  // namespace detail
 
-// element: bytes of a value; registers: 32-bit registers that a held value takes; pointers: of all
-// tensors that are read or written. A thread holds at most 32 registers of values.
-inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int registers,
+// element: bytes of a value; held: tensors whose values a thread holds (x, or y and dy); pointers:
+// of all tensors that are read or written.
+inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int held,
                                 std::initializer_list<const void*> pointers) {
   SoftmaxPlan plan;
   plan.columns = g.inner > 1;
@@ -94,7 +94,8 @@ inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int r
   plan.width = is_full ? static_cast<int>(full) : 1;
   plan.items = plan.columns ? g.c : g.c / plan.width;
   plan.units = plan.columns ? g.outer * (g.inner / plan.width) : g.outer;
-  const int most_items = plan.width * registers <= 4 ? 8 : 4;
+  // So that 64 registers are enough: blocks have up to 1024 threads.
+  const int most_items = plan.width == 1 || (element == 4 && held == 1) ? 8 : 4;
   if (plan.columns) {
     detail::plan_softmax_columns(plan, element, most_items);
   } else {
