@@ -5,8 +5,11 @@
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/flatten.h"
+#include "nn/layer_norm.h"
 #include "nn/linear.h"
+#include "nn/local_response_norm.h"
 #include "nn/max_pool2d.h"
+#include "nn/rms_norm.h"
 
 namespace gradus::nn {
 namespace {
@@ -23,14 +26,56 @@ Activate make_activation(const ModelOptions& options) {
   return Activate(parse_activation(options.activation));
 }
 
-// Convolution and norm; the convolution has a bias only where no norm would cancel it.
-void add_conv(Sequential& net, int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& conv,
+// Of the images between two layers.
+struct Image {
+  int64_t c, h, w;
+};
+
+struct NamedNorm {
+  std::string_view name;
+  bool has_shift;  // so that the convolution before it needs none
+  void (*add)(Sequential& net, const Image& image);
+};
+constexpr NamedNorm kNorms[] = {
+    {"batch", true, [](Sequential& net, const Image& i) { net.add(BatchNorm2d(i.c)); }},
+    {"layer", true,
+     [](Sequential& net, const Image& i) {
+       net.add(LayerNorm({i.c, i.h, i.w}));
+     }},
+    {"rms", false,
+     [](Sequential& net, const Image& i) {
+       net.add(RMSNorm({i.c, i.h, i.w}));
+     }},
+    {"lrn", false, [](Sequential& net, const Image&) { net.add(LocalResponseNorm(5)); }},
+    {"none", false, [](Sequential&, const Image&) {}},
+};
+
+const NamedNorm& find_norm(const std::string& name) {
+  std::string known;
+  for (const NamedNorm& norm : kNorms) {
+    if (norm.name == name) return norm;
+    known += concat(known.empty() ? "" : ", ", norm.name);
+  }
+  fail(ErrorCode::invalid_argument, "model", "norm must be one of ", known, ", got '", name, "'");
+}
+
+// Convolution and norm; `image` becomes what they give.
+void add_conv(Sequential& net, Image& image, int64_t out, int64_t kernel, const Conv2dOptions& conv,
               const ModelOptions& options) {
-  check(options.norm == "batch" || options.norm == "none", "model",
-        "norm must be batch or none, got '", options.norm, "'");
-  const bool norm = options.norm == "batch";
-  net.add(Conv2d(in, out, kernel, conv, !norm));
-  if (norm) net.add(BatchNorm2d(out));
+  const NamedNorm& norm = find_norm(options.norm);
+  net.add(Conv2d(image.c, out, kernel, conv, !norm.has_shift));
+  const Window window{.kernel = kernel, .stride = conv.stride, .padding = conv.padding};
+  image = {out, window.positions(0, image.h), window.positions(1, image.w)};
+  norm.add(net, image);
+}
+
+void add_pool(Sequential& net, Image& image) {
+  net.add(MaxPool2d(2));
+  image = {image.c, image.h / 2, image.w / 2};
+}
+
+Image image_of(const ModelOptions& options) {
+  return {options.channels, options.height, options.width};
 }
 
 void check_size(const ModelOptions& options, int64_t least, std::string_view model) {
@@ -40,17 +85,19 @@ void check_size(const ModelOptions& options, int64_t least, std::string_view mod
         "x", least, ", got ", options.height, "x", options.width);
 }
 
-Sequential residual_block(int64_t in, int64_t out, int64_t stride, const ModelOptions& options) {
+Sequential residual_block(Image& image, int64_t out, int64_t stride, const ModelOptions& options) {
+  const Image in = image;
   Sequential body;
-  add_conv(body, in, out, 3, {.stride = {stride, stride}, .padding = {1, 1}}, options);
+  add_conv(body, image, out, 3, {.stride = stride, .padding = 1}, options);
   body.add(make_activation(options));
-  add_conv(body, out, out, 3, {.padding = {1, 1}}, options);
+  add_conv(body, image, out, 3, {.padding = 1}, options);
   Sequential block;
-  if (stride == 1 && in == out) {
+  if (stride == 1 && in.c == out) {
     block.add(Residual(std::move(body)));
   } else {
     Sequential shortcut;
-    add_conv(shortcut, in, out, 1, {.stride = {stride, stride}}, options);
+    Image side = in;
+    add_conv(shortcut, side, out, 1, {.stride = stride}, options);
     block.add(Residual(std::move(body), std::move(shortcut)));
   }
   block.add(make_activation(options));
@@ -74,19 +121,24 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+std::vector<std::string> norm_names() {
+  std::vector<std::string> names;
+  for (const NamedNorm& norm : kNorms) names.emplace_back(norm.name);
+  return names;
+}
+
 Sequential small_cnn(const ModelOptions& options) {
   check_size(options, 4, "small_cnn");
   Sequential net;
-  int64_t in = options.channels;
+  Image image = image_of(options);
   for (const int64_t out : {32, 64}) {
-    add_conv(net, in, out, 3, {.padding = {1, 1}}, options);
-    net.add(make_activation(options));
-    add_conv(net, out, out, 3, {.padding = {1, 1}}, options);
-    net.add(make_activation(options));
-    net.add(MaxPool2d(2));
-    in = out;
+    for (int i = 0; i < 2; ++i) {
+      add_conv(net, image, out, 3, {.padding = 1}, options);
+      net.add(make_activation(options));
+    }
+    add_pool(net, image);
   }
-  net.add(Flatten()).add(Linear(64 * (options.height / 4) * (options.width / 4), 128));
+  net.add(Flatten()).add(Linear(image.c * image.h * image.w, 128));
   net.add(make_activation(options)).add(Linear(128, options.classes));
   return net;
 }
@@ -94,13 +146,16 @@ Sequential small_cnn(const ModelOptions& options) {
 Sequential lenet(const ModelOptions& options) {
   check_size(options, 16, "lenet");
   const int64_t padding = options.height < 32 || options.width < 32 ? 2 : 0;
-  const auto after_convs = [&](int64_t extent) { return ((extent + 2 * padding - 4) / 2 - 4) / 2; };
   Sequential net;
-  add_conv(net, options.channels, 6, 5, {.padding = {padding, padding}}, options);
-  net.add(make_activation(options)).add(MaxPool2d(2));
-  add_conv(net, 6, 16, 5, {}, options);
-  net.add(make_activation(options)).add(MaxPool2d(2)).add(Flatten());
-  int64_t in = 16 * after_convs(options.height) * after_convs(options.width);
+  Image image = image_of(options);
+  add_conv(net, image, 6, 5, {.padding = padding}, options);
+  net.add(make_activation(options));
+  add_pool(net, image);
+  add_conv(net, image, 16, 5, {}, options);
+  net.add(make_activation(options));
+  add_pool(net, image);
+  net.add(Flatten());
+  int64_t in = image.c * image.h * image.w;
   for (const int64_t out : {120, 84}) {
     net.add(Linear(in, out)).add(make_activation(options));
     in = out;
@@ -111,11 +166,12 @@ Sequential lenet(const ModelOptions& options) {
 Sequential resnet8(const ModelOptions& options) {
   check_size(options, 4, "resnet8");
   Sequential net;
-  add_conv(net, options.channels, 16, 3, {.padding = {1, 1}}, options);
+  Image image = image_of(options);
+  add_conv(net, image, 16, 3, {.padding = 1}, options);
   net.add(make_activation(options));
-  net.add(residual_block(16, 16, 1, options));
-  net.add(residual_block(16, 32, 2, options));
-  net.add(residual_block(32, 64, 2, options));
+  net.add(residual_block(image, 16, 1, options));
+  net.add(residual_block(image, 32, 2, options));
+  net.add(residual_block(image, 64, 2, options));
   net.add(AdaptiveAvgPool2d(1)).add(Flatten()).add(Linear(64, options.classes));
   return net;
 }

@@ -14,9 +14,18 @@ namespace gradus::nn {
 struct ModelOptions {
   int64_t channels = 1, height = 28, width = 28;  // of the images
   int64_t classes = 10;
-  std::string norm = "batch";       // after every convolution: batch, or none (then with a bias)
+  std::string norm = "batch";       // after every convolution: any of norm_names()
   std::string activation = "relu";  // any of activation_names()
 };
+
+// What may follow a convolution of c channels whose images are h x w:
+//   batch  BatchNorm2d(c)
+//   layer  LayerNorm({c, h, w})
+//   rms    RMSNorm({c, h, w})
+//   lrn    LocalResponseNorm(5)
+//   none   nothing
+// The convolution has a bias where no shift follows: before rms, lrn and none.
+std::vector<std::string> norm_names();
 
 // Parameters are drawn as the layers are made: call manual_seed first. Throws invalid_argument for
 // an unknown name, norm or activation and for images that are too small.

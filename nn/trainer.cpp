@@ -1,6 +1,7 @@
 #include "nn/trainer.h"
 
 #include <chrono>
+#include <cmath>
 #include <memory>
 
 #include "autograd/grad_mode.h"
@@ -10,6 +11,7 @@
 #include "core/ops/track_metrics.h"
 #include "nn/finite_check.h"
 #include "nn/io/tensor_bytes.h"
+#include "nn/optim/clip_grad.h"
 
 namespace gradus::nn {
 namespace {
@@ -40,6 +42,10 @@ void check_devices(Module& model, const DataLoader& train, const Optimizer& opti
   }
 }
 
+void check_limit(std::string_view name, double value) {
+  check(std::isfinite(value) && value >= 0, "trainer", name, " must be 0 or more, got ", value);
+}
+
 }  // namespace
 
 Trainer::Trainer(Module& model, DataLoader& train, Optimizer& optimizer, TrainerOptions options)
@@ -54,6 +60,9 @@ Trainer::Trainer(Module& model, DataLoader& train, Optimizer& optimizer, Trainer
         options_.progress_every);
   check(train_.batches() > 0, "trainer", "an epoch must have at least one batch");
   check_devices(model_, train_, optimizer_);
+  check_limit("clip_value", options_.clip_value);
+  check_limit("clip_norm", options_.clip_norm);
+  for (const NamedTensor& p : optimizer_.parameters()) parameters_.push_back(p.tensor);
   const Device device = train_.options().device;
   totals_ = new_totals(device);
   failed_step_ = Tensor::full({1}, -1, {.dtype = DType::i64, .device = device});
@@ -75,6 +84,8 @@ void Trainer::enqueue_step(int64_t batch_size) {
                       .failed_step = failed_step_.raw()});
   optimizer_.zero_grad();
   loss.backward();
+  if (options_.clip_value > 0) clip_grad_value_(parameters_, options_.clip_value);
+  if (options_.clip_norm > 0) clip_grad_norm_(parameters_, options_.clip_norm);
   optimizer_.step();
 }
 

@@ -55,6 +55,8 @@ struct EpochReport {
 struct TrainerOptions {
   int64_t epochs = 1;
   Precision precision;
+  double clip_value = 0;        // limit of each value of the gradients; 0: none
+  double clip_norm = 0;         // limit of the norm of all gradients, after that; 0: none
   bool capture = true;          // CUDA: replay a graph
   int64_t progress_every = 50;  // steps between looks at the device
   std::function<void(const Progress&)> on_progress;
@@ -117,8 +119,9 @@ class Trainer {
   DataLoader& train_;
   Optimizer& optimizer_;
   TrainerOptions options_;
-  Tensor totals_;       // [4], f64: core/ops/track_metrics.h
-  Tensor failed_step_;  // [1], i64: -1, or the first step whose loss was not finite
+  std::vector<Tensor> parameters_;  // the optimizer's, for clipping
+  Tensor totals_;                   // [4], f64: core/ops/track_metrics.h
+  Tensor failed_step_;              // [1], i64: -1, or the first step whose loss was not finite
   CapturedStep captured_step_;
 };
 

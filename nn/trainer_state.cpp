@@ -16,6 +16,7 @@ namespace gradus::nn {
 namespace {
 
 constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.";
+const std::string kLayers = "layers";  // a key of the settings
 
 // Copies on the host: the run may go on while the state is kept.
 void append_copies(std::vector<NamedTensor>& all, std::string_view prefix,
@@ -85,13 +86,26 @@ void check_position(const LoaderPosition& at, const DataLoader& loader, int64_t 
         "drawn must be samples to 2^53, got ", at.drawn, " in the file");
 }
 
+// "layer 0 Conv2d, layer 1 BatchNorm2d, layer 2 relu": what the shapes of parameters do not tell.
+std::string layers_of(Module& model) {
+  std::string text;
+  for (const Module::Entry& entry : model.modules()) {
+    if (entry.path.empty()) continue;
+    text += concat(text.empty() ? "" : ", ", "layer ", entry.path, " ", entry.module->kind());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> Trainer::settings() const {
-  return {{"epochs", std::to_string(options_.epochs)},
-          {"optimizer", concat(optimizer_.name(), ": ", optimizer_.settings())},
-          {"loader", train_.settings()},
-          {"precision", to_string(options_.precision)}};
+  return {
+      {kLayers, layers_of(model_)},
+      {"clipping", concat("clip_value ", options_.clip_value, ", clip_norm ", options_.clip_norm)},
+      {"epochs", std::to_string(options_.epochs)},
+      {"optimizer", concat(optimizer_.name(), ": ", optimizer_.settings())},
+      {"loader", train_.settings()},
+      {"precision", to_string(options_.precision)}};
 }
 
 // Of the generator that dropout draws from.
@@ -111,9 +125,14 @@ TrainerState Trainer::state() {
 }
 
 void Trainer::restore(const TrainerState& state) {
-  for (const auto& [key, mine] : settings()) check_same(key, mine, value_of(state, key));
+  const std::map<std::string, std::string> settings = this->settings();
+  for (const auto& [key, mine] : settings) {
+    if (key != kLayers) check_same(key, mine, value_of(state, key));
+  }
   const std::vector<NamedTensor> own = this->state().tensors;
   const std::vector<Tensor> values = match_by_name(own, state.tensors, "resume");
+  // After the parameters, whose names and shapes tell more of another network.
+  check_same(kLayers, settings.at(kLayers), value_of(state, kLayers));
   const LoaderPosition position{.epoch = number_of(state, "epoch"),
                                 .samples = number_of(state, "samples"),
                                 .drawn = number_of(state, "drawn")};

@@ -125,7 +125,7 @@ TEST(Resume, OtherFilesAndVersionsAreRefused) {
                "expected version 1, got '2'");
   write_safetensors(dir.path("empty"), {}, {{"format", "gradus-resume"}, {"version", "1"}});
   EXPECT_ERROR(run.trainer.restore(load_resume(dir.path("empty"))), kInvalid,
-               "resume: the state lacks 'epochs'");
+               "resume: the state lacks 'clipping'");
 }
 
 // The keys are a promise to later versions.
@@ -153,6 +153,10 @@ TEST(Resume, FormatIsFrozen) {
       {"epoch", "0"},
       {"samples", "8"},
       {"drawn", "8"},
+      {"layers",
+       "layer 0 Conv2d, layer 1 BatchNorm2d, layer 2 ReLU, layer 3 MaxPool2d, layer 4 Flatten, "
+       "layer 5 Dropout, layer 6 Linear"},
+      {"clipping", "clip_value 0, clip_norm 0"},
       {"epochs", "3"},
       {"precision", "f32"},
       {"optimizer", "sgd: momentum 0.9, dampening 0, weight_decay 0, nesterov false"},

@@ -19,9 +19,10 @@ TEST_F(CliCommands, HelpNamesEveryOption) {
   const ProcessResult help = gradus({"train", "--help"});
   EXPECT_EQ(help.status, 0);
   for (const char* option :
-       {"--data-set", "--data", "--device", "--model", "--norm", "--activation", "--epochs",
-        "--batch-size", "--lr", "--optimizer", "--schedule", "--precision", "--seed", "--threads",
-        "--save", "--resume", "--metrics", "--quiet"}) {
+       {"--data-set",   "--data",      "--device",     "--model",     "--norm",
+        "--activation", "--clip-norm", "--clip-value", "--epochs",    "--batch-size",
+        "--lr",         "--optimizer", "--schedule",   "--precision", "--seed",
+        "--threads",    "--save",      "--resume",     "--metrics",   "--quiet"}) {
     EXPECT_NE(help.out.find(option), std::string::npos) << option;
   }
   EXPECT_EQ(gradus({"--version"}).out, "gradus " GRADUS_VERSION "\n");

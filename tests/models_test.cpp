@@ -12,14 +12,14 @@ constexpr auto kInvalid = ErrorCode::invalid_argument;
 
 TEST(Models, ShapesOfEveryModelNormAndImage) {
   for (const std::string& name : model_names()) {
-    for (const char* norm : {"batch", "none"}) {
+    for (const std::string& norm : norm_names()) {
       for (const auto& [c, extent] : {std::pair<int64_t, int64_t>{1, 28}, {3, 32}}) {
         Sequential net = make_model(
             name, {.channels = c, .height = extent, .width = extent, .classes = 7, .norm = norm});
         const Tensor y = net(Tensor::zeros({2, c, extent, extent}));
         EXPECT_EQ(y.shape(), (Shape{2, 7})) << name << " " << norm;
         const size_t tensors = net.state_dict().size(), trained = net.parameters().size();
-        EXPECT_EQ(tensors > trained, norm == std::string("batch"));
+        EXPECT_EQ(tensors > trained, norm == "batch");
       }
     }
   }
@@ -58,7 +58,8 @@ TEST(Models, TheSeedDecidesTheWeights) {
 
 TEST(Models, Errors) {
   EXPECT_ERROR(make_model("vgg"), kInvalid, "expected one of small_cnn, lenet, resnet8, got 'vgg'");
-  EXPECT_ERROR(small_cnn({.norm = "layer"}), kInvalid, "norm must be batch or none, got 'layer'");
+  EXPECT_ERROR(small_cnn({.norm = "whole"}), kInvalid, "norm must be one of batch, ",
+               "got 'whole'");
   EXPECT_ERROR(small_cnn({.activation = "sine"}), kInvalid, "sine", "relu");
   EXPECT_ERROR(lenet({.height = 8}), kInvalid, "at least 16x16, got 8x28");
   EXPECT_ERROR(resnet8({.classes = 0}), kInvalid, "classes must be positive");

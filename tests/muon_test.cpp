@@ -4,6 +4,12 @@
 #include "core/launch.h"
 #include "core/trace.h"
 #include "nn/capture.h"
+#include "nn/conv2d.h"
+#include "nn/flatten.h"
+#include "nn/init.h"
+#include "nn/layer_norm.h"
+#include "nn/linear.h"
+#include "nn/sequential.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -156,34 +162,29 @@ TEST_P(MuonTest, StepIsStrict) {
   EXPECT_EQ(run(true), run(false));
 }
 
-std::vector<NamedTensor> small_net(Device device) {
-  return {{"0.weight", parameter(draw_upstream({4, 1, 3, 3}, DType::f32, 1).data, {4, 1, 3, 3},
-                                 DType::f32, device)},
-          {"0.bias", parameter({1, 2, 3, 4}, DType::f32, device)},
-          {"1.weight", parameter(draw_upstream({4, 4, 3, 3}, DType::f32, 2).data, {4, 4, 3, 3},
-                                 DType::f32, device)},
-          {"2.weight",
-           parameter(draw_upstream({5, 8}, DType::f32, 3).data, {5, 8}, DType::f32, device)},
-          {"2.bias", parameter({1, 2, 3, 4, 5}, DType::f32, device)}};
+// Two filters and a matrix; the inner filter is Muon's.
+Sequential small_net(Device device) {
+  manual_seed(1);
+  Sequential net(Conv2d(1, 4, 3), LayerNorm({4, 3, 3}), Conv2d(4, 4, 3), Flatten(), Linear(4, 5));
+  net.to(device);
+  return net;
 }
 
-void set_gradients(const std::vector<NamedTensor>& parameters, int step) {
+void set_gradients(Sequential& net, int step) {
+  const std::vector<Tensor> parameters = net.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    Tensor p = parameters[i].tensor;
+    Tensor p = parameters[i];
     const auto seed = static_cast<uint64_t>(step) * 10 + i;
     set_gradient(p, draw_upstream(p.shape(), DType::f32, seed).data);
   }
 }
 
 TEST_P(MuonTest, OthersGoByAdamWAtTheirOwnRate) {
-  const std::vector<NamedTensor> net = small_net(GetParam()), twin = small_net(GetParam());
+  Sequential net = small_net(GetParam()), twin = small_net(GetParam());
   Muon optimizer(split_for_muon(net), {.lr = 0.02}, {.lr = 0.005, .weight_decay = 0.1});
-  std::vector<NamedTensor> others;
-  for (const NamedTensor& p : twin) {
-    if (p.name != "1.weight") others.push_back(p);
-  }
-  AdamW adamw(others, {.lr = 0.005, .weight_decay = 0.1});
-  Muon alone({twin[2].tensor}, {.lr = 0.02});
+  MuonSplit split = split_for_muon(twin);
+  AdamW adamw(split.others, {.lr = 0.005, .weight_decay = 0.1});
+  Muon alone(split.hidden, {.lr = 0.02});
   for (int step = 0; step < 3; ++step) {
     set_gradients(net, step);
     set_gradients(twin, step);
@@ -191,16 +192,17 @@ TEST_P(MuonTest, OthersGoByAdamWAtTheirOwnRate) {
     adamw.step();
     alone.step();
   }
-  for (size_t i = 0; i < net.size(); ++i) {
-    EXPECT_TRUE(agrees(net[i].tensor.to_vector<double>(), twin[i].tensor.to_vector<double>(),
+  const std::vector<NamedTensor> got = net.named_parameters(), want = twin.named_parameters();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(agrees(got[i].tensor.to_vector<double>(), want[i].tensor.to_vector<double>(),
                        DType::f32, 4))
-        << net[i].name;
+        << got[i].name;
   }
 }
 
 TEST_P(MuonTest, ResumedIsUnbrokenBitForBit) {
   const auto run = [&](bool breaks) {
-    const std::vector<NamedTensor> net = small_net(GetParam());
+    Sequential net = small_net(GetParam());
     const auto make = [&] {
       auto optimizer = std::make_unique<Muon>(split_for_muon(net), MuonOptions{.lr = 0.02});
       optimizer->set_schedule(schedules::one_cycle(0.02, 6), 6);
@@ -217,7 +219,7 @@ TEST_P(MuonTest, ResumedIsUnbrokenBitForBit) {
       optimizer->step();
     }
     std::vector<std::vector<double>> values;
-    for (const NamedTensor& p : net) values.push_back(p.tensor.to_vector<double>());
+    for (const Tensor& p : net.parameters()) values.push_back(p.to_vector<double>());
     return values;
   };
   EXPECT_EQ(run(true), run(false));
@@ -225,13 +227,13 @@ TEST_P(MuonTest, ResumedIsUnbrokenBitForBit) {
 
 TEST_P(MuonTest, ReplayedIsEager) {
   const auto run = [&](bool capture) {
-    const std::vector<NamedTensor> net = small_net(GetParam());
+    Sequential net = small_net(GetParam());
     Muon optimizer(split_for_muon(net), {.lr = 0.02});
     set_gradients(net, 1);
     CapturedStep step(GetParam(), [&] { optimizer.step(); });
     for (int i = 0; i < 10; ++i) capture ? step.run() : optimizer.step();
     std::vector<std::vector<double>> values;
-    for (const NamedTensor& p : net) values.push_back(p.tensor.to_vector<double>());
+    for (const Tensor& p : net.parameters()) values.push_back(p.to_vector<double>());
     return values;
   };
   EXPECT_EQ(run(true), run(false));
@@ -266,15 +268,20 @@ TEST_P(MuonTest, EqualShapesShareTheirProducts) {
 }
 
 TEST(Muon, SplitKeepsTheEndsAndTheVectorsForAdamW) {
-  const MuonSplit split = split_for_muon(small_net(kCpu));
+  Sequential net = small_net(kCpu);
+  const MuonSplit split = split_for_muon(net);
   const auto names = [](const std::vector<NamedTensor>& all) {
     std::vector<std::string> names;
     for (const NamedTensor& p : all) names.push_back(p.name);
     return names;
   };
-  EXPECT_EQ(names(split.hidden), (std::vector<std::string>{"1.weight"}));
+  EXPECT_EQ(names(split.hidden), (std::vector<std::string>{"2.weight"}));
   EXPECT_EQ(names(split.others),
-            (std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias"}));
+            (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias", "2.bias",
+                                      "4.weight", "4.bias"}));
+  Sequential one(Linear(2, 2));  // without an inside all goes to AdamW
+  EXPECT_TRUE(split_for_muon(one).hidden.empty());
+  EXPECT_EQ(Muon(split_for_muon(one), {}).parameters().size(), 2u);
 }
 
 TEST(Muon, Errors) {

@@ -53,6 +53,15 @@ TEST(Schedule, OneCycle) {
   EXPECT_EQ(schedules::one_cycle(0.1, 10, 1.0)(9), 0.1);
 }
 
+TEST(Schedule, WarmUpBeforeAnotherSchedule) {
+  expect_rates(schedules::warm_up(schedules::step(0.4, 2, 0.5), 4),
+               {0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1});
+  expect_rates(schedules::warm_up(schedules::constant(0.25), 1), {0.25, 0.25, 0.25});
+  EXPECT_ERROR(schedules::warm_up(schedules::constant(1), 0), ErrorCode::invalid_argument,
+               "warm_up: warmup_steps must be positive, got 0");
+  EXPECT_ERROR(schedules::warm_up({}, 3), ErrorCode::invalid_argument, "expected a schedule");
+}
+
 TEST(Schedule, CosineWithWarmUp) {
   const Schedule schedule = schedules::cosine(0.4, 8, 4);
   expect_rates(schedule, {0.1, 0.2, 0.3, 0.4, 0.4});

@@ -67,8 +67,8 @@ int bench_step(const BenchOptions& o) {
   nn::DataLoader loader(random_images(o.batch_size, o.seed),
                         {.batch_size = o.batch_size, .seed = o.seed, .device = device});
   nn::Sequential network = make_network(o, 1, 28, 28, loader.classes(), device);
-  nn::Sgd optimizer(network.named_parameters(), sgd_options(0.01));
-  nn::Trainer trainer(network, loader, optimizer, {.precision = precision});
+  const auto optimizer = make_optimizer(o.optimizer, network, default_lr(o.optimizer) / 10);
+  nn::Trainer trainer(network, loader, *optimizer, {.precision = precision});
   const int steps = device.type == DeviceType::cuda ? 20 : 1;
   const double ms = median(time_steps(trainer, o.repeats, steps));
   const double images_per_second = 1e3 * static_cast<double>(o.batch_size) / ms;
@@ -77,6 +77,8 @@ int bench_step(const BenchOptions& o) {
                                         {"device", describe(device)},
                                         {"model", o.model},
                                         {"norm", o.norm},
+                                        {"activation", o.activation},
+                                        {"optimizer", o.optimizer},
                                         {"batch_size", o.batch_size},
                                         {"precision", o.precision},
                                         {"repeats", o.repeats},
@@ -86,8 +88,9 @@ int bench_step(const BenchOptions& o) {
     finish_output();
     return 0;
   }
-  fmt::print("{}, {}, batch {}, {}: {:.3f} ms per step, {} images per second\n", describe(device),
-             o.model, o.batch_size, o.precision, ms, count_text(std::lround(images_per_second)));
+  fmt::print("{}, {} ({}, {}), {}, batch {}, {}: {:.3f} ms per step, {} images per second\n",
+             describe(device), o.model, o.norm, o.activation, o.optimizer, o.batch_size,
+             o.precision, ms, count_text(std::lround(images_per_second)));
   finish_output();
   return 0;
 }

@@ -10,6 +10,8 @@
 #include "cpu/context.h"
 #include "cuda/context.h"
 #include "nn/init.h"
+#include "nn/optim/muon.h"
+#include "nn/optim/sgd.h"
 
 namespace gradus::cli {
 namespace {
@@ -58,13 +60,25 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       ->type_name("NAME")
       ->check(CLI::IsMember(nn::model_names()))
       ->capture_default_str();
-  command.add_option("--norm", options.norm, "What follows each convolution")
+  command
+      .add_option("--norm", options.norm,
+                  "What evens out the values after each convolution: batch (each channel, over the "
+                  "whole batch), layer (each image), rms (each image, its mean left in), lrn (each "
+                  "channel, by its neighbours) or none")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"batch", "none"}))
+      ->check(CLI::IsMember(nn::norm_names()))
       ->capture_default_str();
-  command.add_option("--activation", options.activation, "The activation")
+  command.add_option("--activation", options.activation, "The bend between two layers")
       ->type_name("NAME")
       ->check(CLI::IsMember(activation_names()))
+      ->capture_default_str();
+  command
+      .add_option("--optimizer", options.optimizer,
+                  "How weights follow their gradients: sgd (momentum 0.9, Nesterov, weight decay "
+                  "5e-4), adam, adamw (weight decay 0.01) or muon (for the inner filters and "
+                  "matrices; adamw at a tenth of the rate for the rest)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "muon"}))
       ->capture_default_str();
   command.add_option("--batch-size", options.batch_size, "Images per step")
       ->type_name("N")
@@ -122,8 +136,27 @@ nn::Sequential make_network(const RunOptions& options, int64_t channels, int64_t
   return network;
 }
 
-nn::SgdOptions sgd_options(double lr) {
-  return {.lr = lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true};
+double default_lr(const std::string& optimizer) {
+  if (optimizer == "sgd") return 0.1;
+  return optimizer == "muon" ? 0.02 : 0.002;
+}
+
+std::unique_ptr<nn::Optimizer> make_optimizer(const std::string& name, nn::Module& network,
+                                              double lr) {
+  if (name == "adam") {
+    return std::make_unique<nn::Adam>(network.named_parameters(), nn::AdamOptions{.lr = lr});
+  }
+  if (name == "adamw") {
+    return std::make_unique<nn::AdamW>(network.named_parameters(), nn::AdamWOptions{.lr = lr});
+  }
+  if (name == "muon") {
+    return std::make_unique<nn::Muon>(nn::split_for_muon(network),
+                                      nn::MuonOptions{.lr = lr, .weight_decay = 0.01},
+                                      nn::AdamWOptions{.lr = lr / 10});
+  }
+  return std::make_unique<nn::Sgd>(
+      network.named_parameters(),
+      nn::SgdOptions{.lr = lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true});
 }
 
 }  // namespace gradus::cli

@@ -3,11 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/device.h"
 #include "nn/models.h"
-#include "nn/optim/sgd.h"
+#include "nn/optim/optimizer.h"
 #include "nn/precision.h"
 
 namespace gradus::cli {
@@ -21,6 +22,7 @@ struct RunOptions : DeviceOptions {
   std::string model = "small_cnn";
   std::string norm = "batch";
   std::string activation = "relu";
+  std::string optimizer = "sgd";
   std::string precision = "f32";
   int64_t batch_size = 128;
   uint64_t seed = 0;
@@ -49,7 +51,13 @@ nn::Precision precision_of(const RunOptions& options, Device device);
 nn::Sequential make_network(const RunOptions& options, int64_t channels, int64_t height,
                             int64_t width, int64_t classes, Device device);
 
-// Stochastic gradient descent as both commands use it: momentum 0.9, Nesterov, weight decay 5e-4.
-nn::SgdOptions sgd_options(double lr);
+// The optimizers of both commands; default_lr() is the largest rate of a run that names none.
+//   sgd    0.1     momentum 0.9, Nesterov, weight decay 5e-4
+//   adam   0.002
+//   adamw  0.002   weight decay 0.01
+//   muon   0.02    momentum 0.95, Nesterov, weight decay 0.01; the rest as adamw at a tenth of it
+double default_lr(const std::string& optimizer);
+std::unique_ptr<nn::Optimizer> make_optimizer(const std::string& name, nn::Module& network,
+                                              double lr);
 
 }  // namespace gradus::cli

@@ -27,8 +27,8 @@ struct TrainOptions : RunOptions {
   std::string data_set = "fashion-mnist";
   std::string data;
   std::optional<int64_t> epochs;
-  double lr = 0.1;
-  std::string optimizer = "sgd";
+  std::optional<double> lr;
+  double clip_norm = 0, clip_value = 0;
   std::string schedule = "one-cycle";
   std::string save, resume, metrics;
   bool quiet = false;
@@ -79,14 +79,23 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       .add_option("--epochs", o.epochs, "Passes over the images (default: 2 on a CPU, 8 on a GPU)")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}).description(""));
-  command.add_option("--lr", o.lr, "Largest learning rate")
+  command
+      .add_option("--lr", o.lr,
+                  "Largest learning rate (default: 0.1 for sgd, 0.002 for adam and adamw, 0.02 for "
+                  "muon)")
       ->type_name("X")
-      ->check(check_positive_real)
-      ->capture_default_str();
-  command.add_option("--optimizer", o.optimizer, "sgd: momentum 0.9, Nesterov, weight decay 5e-4")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"sgd"}))
-      ->capture_default_str();
+      ->check(check_positive_real);
+  command
+      .add_option("--clip-norm", o.clip_norm,
+                  "Scale the gradients of a step down where all of them together are longer than "
+                  "this (default: never)")
+      ->type_name("X")
+      ->check(check_positive_real);
+  command
+      .add_option("--clip-value", o.clip_value,
+                  "Limit every value of the gradients to this size (default: never)")
+      ->type_name("X")
+      ->check(check_positive_real);
   command
       .add_option("--schedule", o.schedule,
                   "Learning rate over the run: one-cycle (up over the first fifth, then down to "
@@ -117,11 +126,14 @@ nn::ImageSet load_set(const TrainOptions& o, bool train) {
   return nn::load_image_set(o.data_set, dir, train);
 }
 
+double lr_of(const TrainOptions& o) { return o.lr.value_or(default_lr(o.optimizer)); }
+
 nn::Schedule make_schedule(const TrainOptions& o, int64_t steps) {
-  if (o.schedule == "one-cycle") return nn::schedules::one_cycle(o.lr, steps);
-  if (o.schedule == "cosine") return nn::schedules::cosine(o.lr, steps);
-  if (o.schedule == "step") return nn::schedules::step(o.lr, (steps + 2) / 3);
-  return nn::schedules::constant(o.lr);
+  const double lr = lr_of(o);
+  if (o.schedule == "one-cycle") return nn::schedules::one_cycle(lr, steps);
+  if (o.schedule == "cosine") return nn::schedules::cosine(lr, steps);
+  if (o.schedule == "step") return nn::schedules::step(lr, (steps + 2) / 3);
+  return nn::schedules::constant(lr);
 }
 
 nn::LoaderOptions loader_options(const TrainOptions& o, Device device) {
@@ -161,11 +173,12 @@ std::string free_resume_name() {
 std::string headline(const TrainOptions& o, int64_t epochs, int64_t parameters,
                      const nn::DataLoader& train, const nn::DataLoader& test, Device device) {
   return fmt::format(
-      "{} ({} parameters) on {} ({} + {} images)\n"
+      "{} ({}, {}; {} parameters) on {} ({} + {} images)\n"
       "{}, {}; {} epoch{} of {} steps of {} images, {}, {} up to {}, seed {}",
-      o.model, count_text(parameters), o.data_set, count_text(train.samples()),
-      count_text(test.samples()), describe(device), o.precision, epochs, epochs == 1 ? "" : "s",
-      count_text(train.batches()), o.batch_size, o.optimizer, o.schedule, o.lr, o.seed);
+      o.model, o.norm, o.activation, count_text(parameters), o.data_set,
+      count_text(train.samples()), count_text(test.samples()), describe(device), o.precision,
+      epochs, epochs == 1 ? "" : "s", count_text(train.batches()), o.batch_size, o.optimizer,
+      o.schedule, lr_of(o), o.seed);
 }
 
 // One run of the command: everything it owns, in the order in which it depends on each other.
@@ -184,7 +197,7 @@ class TrainRun {
     check_images_match(train_, *test_);
     const Shape image = train_.image_shape();
     network_ = make_network(options, image[0], image[1], image[2], train_.classes(), device_);
-    optimizer_.emplace(network_.named_parameters(), sgd_options(options.lr));
+    optimizer_ = make_optimizer(options.optimizer, network_, lr_of(options));
     const int64_t steps = epochs_ * train_.batches();
     check(steps <= kMaxSteps, "train", "at most ", kMaxSteps, " steps, got ", epochs_,
           " epochs of ", train_.batches());
@@ -212,6 +225,8 @@ class TrainRun {
   nn::TrainerOptions trainer_options() {
     return {.epochs = epochs_,
             .precision = precision_,
+            .clip_value = options_.clip_value,
+            .clip_norm = options_.clip_norm,
             .progress_every = device_.type == DeviceType::cuda ? 50 : 1,
             .on_progress = [this](const nn::Progress& progress) { printer_.show(progress); },
             .on_epoch = [this](const nn::EpochReport& report) { end_epoch(report); },
@@ -256,7 +271,7 @@ class TrainRun {
   nn::DataLoader train_;
   std::optional<nn::DataLoader> test_;
   nn::Sequential network_;
-  std::optional<nn::Sgd> optimizer_;
+  std::unique_ptr<nn::Optimizer> optimizer_;
   ProgressPrinter printer_;
   std::optional<MetricsFile> metrics_;
   std::optional<nn::Trainer> trainer_;

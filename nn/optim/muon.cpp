@@ -113,17 +113,26 @@ std::vector<NamedTensor> joined(MuonSplit split) {
 
 }  // namespace
 
-MuonSplit split_for_muon(const std::vector<NamedTensor>& parameters) {
-  size_t first = parameters.size(), last = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!is_matrix(parameters[i].tensor)) continue;
-    first = std::min(first, i);
-    last = i;
+MuonSplit split_for_muon(Module& model) {
+  std::vector<NamedTensor> parameters;
+  std::vector<size_t> matrices;
+  for (const Module::Entry& entry : model.modules()) {
+    Contents own;
+    entry.module->list(own);
+    for (const Contents::Item& item : own.tensors) {
+      if (item.role != Role::parameter) continue;
+      if (is_matrix(*item.tensor) && item.stored == Stored::value) {
+        matrices.push_back(parameters.size());
+      }
+      parameters.push_back(
+          {entry.path.empty() ? item.name : concat(entry.path, ".", item.name), *item.tensor});
+    }
   }
   MuonSplit split;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const bool is_hidden = is_matrix(parameters[i].tensor) && i != first && i != last;
-    (is_hidden ? split.hidden : split.others).push_back(parameters[i]);
+    const bool is_inner = !matrices.empty() && i != matrices.front() && i != matrices.back() &&
+                          std::find(matrices.begin(), matrices.end(), i) != matrices.end();
+    (is_inner ? split.hidden : split.others).push_back(parameters[i]);
   }
   return split;
 }

@@ -1,7 +1,7 @@
 // Muon: momentum made orthogonal by Newton-Schulz iterations, for the weight matrices and filters
 // inside a network, beside AdamW for all other parameters. Formulas in core/ops/muon.h.
 //
-//   nn::Muon optimizer(nn::split_for_muon(model.named_parameters()), {.lr = 0.02});
+//   nn::Muon optimizer(nn::split_for_muon(model), {.lr = 0.02});
 #pragma once
 
 #include <array>
@@ -32,10 +32,10 @@ struct MuonSplit {
   std::vector<NamedTensor> others;  // by AdamW
 };
 
-// The usual split, from the parameters in the order of the network: Muon takes those of rank 2 or
-// more but the first and the last of them, which meet the input and make the output; AdamW takes
-// these two and all of rank 0 and 1 (biases, gains).
-MuonSplit split_for_muon(const std::vector<NamedTensor>& parameters);
+// The usual split: Muon takes the weight matrices and filters but the first and the last in the
+// order of the network, which meet the input and make the output; AdamW takes these two and all
+// biases and gains (rank 0 or 1, or of Stored::acc as a norm's, which may have any rank).
+MuonSplit split_for_muon(Module& model);
 
 // https://pytorch.org/docs/stable/generated/torch.optim.Muon.html, which takes matrices only; here
 // a parameter of rank 2 or more is the matrix of its first axis and all others, so that a filter

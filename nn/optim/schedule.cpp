@@ -59,4 +59,13 @@ Schedule step(double lr, int64_t every, double factor) {
   return [=](int64_t t) { return lr * std::pow(factor, static_cast<double>(t / every)); };
 }
 
+Schedule warm_up(Schedule after, int64_t warmup_steps) {
+  check(static_cast<bool>(after), "warm_up", "expected a schedule to go on with");
+  check_count(warmup_steps, "warmup_steps", "warm_up");
+  return [=](int64_t t) {
+    if (t >= warmup_steps) return after(t - warmup_steps);
+    return after(0) * static_cast<double>(t + 1) / static_cast<double>(warmup_steps);
+  };
+}
+
 }  // namespace gradus::nn::schedules

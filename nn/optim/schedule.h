@@ -32,5 +32,10 @@ Schedule cosine(double lr, int64_t total_steps, int64_t warmup_steps = 0);
 // https://pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.StepLR.html
 Schedule step(double lr, int64_t every, double factor = 0.1);
 
+// Linear up to what `after` begins with, lr(0)·(t + 1) / warmup_steps, then `after` from its own
+// step 0 on. Its total is that much shorter:
+//   warm_up(step(0.1, 100), 20)
+Schedule warm_up(Schedule after, int64_t warmup_steps);
+
 }  // namespace schedules
 }  // namespace gradus::nn
