@@ -1,10 +1,14 @@
 #include "nn/models.h"
 
+#include <algorithm>
+
 #include "nn/activation.h"
 #include "nn/avg_pool2d.h"
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/flatten.h"
+#include "nn/group_norm.h"
+#include "nn/instance_norm.h"
 #include "nn/layer_norm.h"
 #include "nn/linear.h"
 #include "nn/local_response_norm.h"
@@ -31,6 +35,12 @@ struct Image {
   int64_t c, h, w;
 };
 
+int64_t group_count(int64_t c) {
+  int64_t groups = std::min<int64_t>(c, 32);
+  while (c % groups != 0) --groups;
+  return groups;
+}
+
 struct NamedNorm {
   std::string_view name;
   bool has_shift;  // so that the convolution before it needs none
@@ -38,10 +48,14 @@ struct NamedNorm {
 };
 constexpr NamedNorm kNorms[] = {
     {"batch", true, [](Sequential& net, const Image& i) { net.add(BatchNorm2d(i.c)); }},
+    {"group", true,
+     [](Sequential& net, const Image& i) { net.add(GroupNorm(group_count(i.c), i.c)); }},
     {"layer", true,
      [](Sequential& net, const Image& i) {
        net.add(LayerNorm({i.c, i.h, i.w}));
      }},
+    {"instance", true,
+     [](Sequential& net, const Image& i) { net.add(InstanceNorm2d(i.c, 1e-5, 0.1, true)); }},
     {"rms", false,
      [](Sequential& net, const Image& i) {
        net.add(RMSNorm({i.c, i.h, i.w}));

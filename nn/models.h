@@ -19,11 +19,13 @@ struct ModelOptions {
 };
 
 // What may follow a convolution of c channels whose images are h x w:
-//   batch  BatchNorm2d(c)
-//   layer  LayerNorm({c, h, w})
-//   rms    RMSNorm({c, h, w})
-//   lrn    LocalResponseNorm(5)
-//   none   nothing
+//   batch     BatchNorm2d(c)
+//   group     GroupNorm(groups, c), groups the largest divisor of c up to 32
+//   layer     LayerNorm({c, h, w})
+//   instance  InstanceNorm2d(c), with weight and bias
+//   rms       RMSNorm({c, h, w})
+//   lrn       LocalResponseNorm(5)
+//   none      nothing
 // The convolution has a bias where no shift follows: before rms, lrn and none.
 std::vector<std::string> norm_names();
 

@@ -47,6 +47,23 @@ TEST(Models, SmallCnnHasTheNamesOfItsSequential) {
                                              "15.bias", "17.weight", "17.bias"}));
 }
 
+// What each norm adds to lenet, and whether they have a bias.
+TEST(Models, NormsOfLenet) {
+  const int64_t plain = lenet({.norm = "none"}).parameter_count(), channels = 6 + 16;
+  const int64_t elements = 6 * 28 * 28 + 16 * 10 * 10;
+  const std::pair<const char*, int64_t> added[] = {
+      {"batch", channels}, {"group", channels}, {"instance", channels},
+      {"lrn", 0},          {"rms", elements},   {"layer", 2 * elements - channels}};
+  for (const auto& [norm, count] : added) {
+    Sequential net = lenet({.norm = norm});
+    EXPECT_EQ(net.parameter_count(), plain + count) << norm;
+  }
+  EXPECT_EQ(small_cnn({.norm = "group"})[1].kind(), "GroupNorm");
+  EXPECT_EQ(small_cnn({.norm = "instance"})[1].kind(), "InstanceNorm2d");
+  EXPECT_EQ(norm_names(), (std::vector<std::string>{"batch", "group", "layer", "instance", "rms",
+                                                    "lrn", "none"}));
+}
+
 TEST(Models, TheSeedDecidesTheWeights) {
   const auto first = [](uint64_t seed) {
     manual_seed(seed);

@@ -63,8 +63,9 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   command
       .add_option("--norm", options.norm,
                   "What evens out the values after each convolution: batch (each channel, over the "
-                  "whole batch), layer (each image), rms (each image, its mean left in), lrn (each "
-                  "channel, by its neighbours) or none")
+                  "whole batch), group (groups of channels of each image), layer (each image), "
+                  "instance (each channel of each image), rms (each image, its mean left in), lrn "
+                  "(each channel, by its neighbours) or none")
       ->type_name("NAME")
       ->check(CLI::IsMember(nn::norm_names()))
       ->capture_default_str();
