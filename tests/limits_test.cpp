@@ -7,6 +7,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/ops/arithmetic.h"
+#include "autograd/ops/avg_pool2d.h"
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/conv2d.h"
 #include "autograd/ops/cross_entropy.h"
@@ -262,6 +263,22 @@ OpCase max_pool_case(const Shape& x) {
       });
 }
 
+OpCase avg_pool_case(const Shape& x, bool adaptive) {
+  const ref::AvgPool2dOptions options{.kernel = {2, 1}, .stride = {2, 1}};
+  return unary(
+      adaptive ? "adaptive_avg_pool2d" : "avg_pool2d", x, 2,
+      [=](const Tensor& in) {
+        return adaptive ? adaptive_avg_pool2d(in, 1) : avg_pool2d(in, {.kernel_size = {2, 1}});
+      },
+      [=](const Array& in) {
+        return adaptive ? ref::adaptive_avg_pool2d(in, {1, 1}) : ref::avg_pool2d(in, options);
+      },
+      [=](const Array& in, const Array& dy) {
+        return adaptive ? ref::adaptive_avg_pool2d_backward(in.shape, dy)
+                        : ref::avg_pool2d_backward(in.shape, options, dy);
+      });
+}
+
 // What takes [rows, columns].
 std::vector<OpCase> of_matrix(const Shape& x) {
   return {activation_case("relu", x),
@@ -286,7 +303,8 @@ std::vector<OpCase> of_matrix(const Shape& x) {
 // What takes images.
 std::vector<OpCase> of_images(const Shape& x) {
   return {batch_norm_case(x),        group_norm_case(x, x[1]), lrn_case(x),
-          softmax_case(x, 1, false), conv2d_case(x),           max_pool_case(x)};
+          softmax_case(x, 1, false), conv2d_case(x),           max_pool_case(x),
+          avg_pool_case(x, false),   avg_pool_case(x, true)};
 }
 
 struct Limit {

@@ -80,7 +80,6 @@ ref::Array target_slope(const Variant& v, const ref::Array& x, const ref::Array&
 
 OpCase loss_case(const Variant& v) {
   OpCase result;
-  result.function = v.loss == "bce" ? "bce_with_logits" : v.loss;
   result.name = v.loss + "_" + v.name;
   result.inputs = {{.name = "x", .shape = v.shape, .std = 2, .channels_last = v.channels_last},
                    {.name = "t", .shape = v.shape, .mean = 0.5, .std = 0.25}};
