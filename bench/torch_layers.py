@@ -56,9 +56,9 @@ def twin(layer, case, shape):
     if layer == "batch_norm":
         return nn.BatchNorm2d(shape[1]).train(case.startswith("train"))
     if layer == "group_norm":
-        if case.startswith("instance"):
-            return nn.InstanceNorm2d(shape[1], affine=True)
         return nn.GroupNorm(32, shape[1])
+    if layer == "instance_norm":
+        return nn.InstanceNorm2d(shape[1], affine=True)
     if layer == "layer_norm":
         return nn.LayerNorm(shape[-1])
     if layer == "rms_norm":
@@ -158,8 +158,8 @@ def run_gradus(program, layer, dtypes):
             return json.load(file)
 
 
-LAYERS = ["batch_norm", "group_norm", "layer_norm", "rms_norm", "local_response_norm", "softmax",
-          "activation", "max_pool2d", "avg_pool2d", "sum", "reduce"]
+LAYERS = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm",
+          "local_response_norm", "softmax", "activation", "max_pool2d", "avg_pool2d", "sum", "reduce"]
 
 
 def main():

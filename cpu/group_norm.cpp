@@ -152,10 +152,11 @@ void backward_contiguous(Cpu& cpu, const GroupNormBackward& args, const GroupNor
 // ---- channels-last: a sample is s rows of c neighbours, and one task ----------------------------
 
 // Calls f(c, valid lanes, row, k) for every row and every vector of channels, tile by tile of rows,
-// and after each tile fold(c, valid lanes); k = 0..3 for four independent sums.
+// and after each tile fold(c, valid lanes); k = 0..3 for four independent sums. Tiles of all
+// `tensors` stay in the first-level cache.
 template <class A, class F, class Fold>
-void for_each_column(const GroupNormGeometry& g, F&& f, Fold&& fold) {
-  const int64_t rows = std::clamp<int64_t>(kTile / 2 / g.c, 4, 1024);
+void for_each_column(const GroupNormGeometry& g, int64_t tensors, F&& f, Fold&& fold) {
+  const int64_t rows = std::clamp<int64_t>(kTile / 2 / tensors / g.c, 4, 1024);
   for (int64_t begin = 0; begin < g.s; begin += rows) {
     const int64_t end = std::min(g.s, begin + rows);
     for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
@@ -213,14 +214,14 @@ void forward_sample(Columns<acc_t<T>>& columns, const GroupNormForward& args,
   const double m = static_cast<double>(g.m());
   Lanes<A> sums[4] = {}, squares[4] = {};
   for_each_column<A>(  // 1 mean
-      g,
+      g, 1,
       [&](int64_t c, auto lanes, int64_t row, int k) { sums[k] += load(x + row * g.c + c, lanes); },
       [&](int64_t c, auto lanes) { fold_sums<A>(sums, total + c, lanes); });
   for (int64_t k = 0; k < g.g; ++k)
     std::fill_n(mean + k * g.channels(), g.channels(), static_cast<A>(group_sum(total, g, k) / m));
   std::fill_n(total, g.c, 0.0);
   for_each_column<A>(  // 2 var; Σ (x - mean) corrects the rounding of the mean
-      g,
+      g, 1,
       [&](int64_t c, auto lanes, int64_t row, int k) {
         const Lanes<A> d = load(x + row * g.c + c, lanes) - load(mean + c, lanes);
         sums[k] += d;
@@ -267,7 +268,7 @@ void backward_sample(Columns<acc_t<T>>& columns, const GroupNormBackward& args,
   }
   Lanes<A> sums[4] = {}, products[4] = {};
   for_each_column<A>(  // 1 sums
-      g,
+      g, 2,
       [&](int64_t c, auto lanes, int64_t row, int k) {
         const Lanes<A> d = load(dy + row * g.c + c, lanes);
         sums[k] += d;
@@ -289,14 +290,14 @@ void backward_sample(Columns<acc_t<T>>& columns, const GroupNormBackward& args,
     std::fill_n(m1 + first, g.channels(), static_cast<A>(group_sum(dy_sum, g, k) / m));
     std::fill_n(m2 + first, g.channels(), static_cast<A>(group_sum(dy_xhat, g, k) / m));
   }
-  for (int64_t row = 0; row < g.s; ++row) {  // 3 write
+  if (g.m() == 1) std::fill_n(rstd, g.c, A(0));  // dx is 0, whatever d - m1 rounds to
+  for (int64_t row = 0; row < g.s; ++row) {      // 3 write
     for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
+      const int64_t at = row * g.c + c;
       const Lanes<A> of_row = load(rstd + c, lanes);
-      const Lanes<A> xhat =
-          norm_xhat(load(x + row * g.c + c, lanes), load(mean + c, lanes), of_row);
-      const Lanes<A> d = load(dy + row * g.c + c, lanes) * load(gamma + c, lanes);
-      store(dx + row * g.c + c, norm_dx(d, xhat, of_row, load(m1 + c, lanes), load(m2 + c, lanes)),
-            lanes);
+      const Lanes<A> xhat = norm_xhat(load(x + at, lanes), load(mean + c, lanes), of_row);
+      const Lanes<A> d = load(dy + at, lanes) * load(gamma + c, lanes);
+      store(dx + at, norm_dx(d, xhat, of_row, load(m1 + c, lanes), load(m2 + c, lanes)), lanes);
     });
   }
 }

@@ -342,9 +342,9 @@ __global__ void __launch_bounds__(512, 2)
     }
     if (only_parts) return;
   }
-  if (b.dx != nullptr) {
-    const A share = A(1) / static_cast<A>(plan.m);
-    write_dx<T, N>(b, at, x, dy, mean, rstd, d.dy * share, d.dy_xhat * rstd * share);  // 3 write
+  if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
+    const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
+    write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share);
   }
   if (has_cluster) cluster_wait();
 }

@@ -57,20 +57,18 @@ OpCase group_norm_case(const Variant& v) {
 }
 
 void add_benchmarks(std::vector<OpCase>& cases) {
+  const std::pair<const char*, Shape> sizes[] = {{"_cold", {256, 128, 56, 56}},
+                                                 {"_warm", {128, 64, 32, 32}}};
   for (const bool channels_last : {false, true}) {
-    const std::string format = channels_last ? "_channels_last" : "";
-    for (const bool cold : {true, false}) {
-      OpCase big = group_norm_case({.name = "nchw" + format + (cold ? "_cold" : "_warm"),
-                                    .shape = {256, 128, 56, 56},
-                                    .groups = 32,
-                                    .channels_last = channels_last});
-      OpCase small = group_norm_case({.name = "nchw_small" + format + (cold ? "_cold" : "_warm"),
-                                      .shape = {128, 64, 32, 32},
-                                      .groups = 32,
-                                      .channels_last = channels_last});
-      big.benchmark = small.benchmark = true;
-      if (cold) cases.push_back(std::move(big));
-      cases.push_back(std::move(small));
+    for (const auto& [suffix, shape] : sizes) {
+      OpCase result =
+          group_norm_case({.name = std::string(channels_last ? "channels_last" : "nchw") + suffix,
+                           .shape = shape,
+                           .groups = 32,
+                           .channels_last = channels_last});
+      result.benchmark = true;
+      if (channels_last) result.forward_passes = 3, result.backward_passes = 5;
+      cases.push_back(std::move(result));
     }
   }
 }

@@ -87,16 +87,18 @@ std::vector<OpCase> instance_norm_cases() {
   };
   std::vector<OpCase> cases;
   for (const Variant& variant : variants) cases.push_back(instance_norm_case(variant));
+  const std::pair<const char*, Shape> sizes[] = {{"_cold", {256, 128, 56, 56}},
+                                                 {"_warm", {128, 64, 32, 32}}};
   for (const bool channels_last : {false, true}) {
-    const std::string format = channels_last ? "_channels_last" : "";
-    const auto add = [&](const std::string& name, const Shape& shape) {
-      cases.push_back(instance_norm_case(
-          {.name = name, .shape = shape, .affine = false, .channels_last = channels_last}));
-      cases.back().benchmark = true;
-    };
-    add("nchw" + format + "_cold", {256, 128, 56, 56});
-    add("nchw_small" + format + "_cold", {128, 64, 32, 32});
-    add("nchw_small" + format + "_warm", {128, 64, 32, 32});
+    for (const auto& [suffix, shape] : sizes) {
+      OpCase result = instance_norm_case(
+          {.name = std::string(channels_last ? "channels_last" : "nchw") + suffix,
+           .shape = shape,
+           .channels_last = channels_last});
+      result.benchmark = true;
+      if (channels_last) result.forward_passes = 3, result.backward_passes = 5;
+      cases.push_back(std::move(result));
+    }
   }
   return cases;
 }
