@@ -30,6 +30,18 @@ Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
       cuda.workspace(static_cast<size_t>(count) * sizeof(Part) + extra_bytes));
 }
 
+// Launches a kernel that may start while the one before it ends, if `follows` says that there is
+// one of the same op.
+template <class... Params, class... Args>
+void launch_second(Cuda& cuda, bool follows, const LaunchShape& shape, void (*kernel)(Params...),
+                   const Args&... args) {
+  if (follows) {
+    launch_next_kernel(cuda, shape, kernel, args...);
+  } else {
+    launch_kernel(cuda, shape, kernel, args...);
+  }
+}
+
 dim3 columns_grid(const BatchNormColumns& plan, int64_t blocks_of_rows) {
   return {exact_blocks(plan.channel_blocks, kOp),
           static_cast<unsigned>(std::min(blocks_of_rows, kMaxGridY))};
@@ -54,8 +66,8 @@ template <class Part, class Finish>
 void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
                    const Finish& finish) {
   const LaunchShape shape{exact_blocks(ceil_div(plan.c, 32), kOp), 1024, 1024 * sizeof(Part)};
-  launch_kernel(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks, parts,
-                finish);
+  launch_next_kernel(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks,
+                     parts, finish);
 }
 
 // ---- forward -----------------------------------------------------------------------------------
@@ -71,7 +83,7 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
                   batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
                   args.batches.as<int64_t>());
   }
-  launch_kernel(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
+  launch_second(cuda, args.training, {exact_blocks(plan.slices * g.c, kOp), kThreads},
                 batch_norm_forward_write_rows<T, N>, args.x.as<T>(), args.y.as<T>(), plan, finish,
                 batch_norm_streams(args.x.nbytes()));
 }
@@ -85,7 +97,7 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_columns<MomentsOf<T>, N>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
     launch_finish(cuda, plan, parts, finish);
   }
-  launch_kernel(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
+  launch_second(cuda, args.training, {columns_grid(plan, writing_blocks(plan)), kThreads},
                 batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
                 finish, args.training, batch_norm_streams(args.x.nbytes()));
 }
@@ -121,11 +133,11 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
                   SumsOf<T, false>{x, dy, finish.mean}, plan, parts, none);
   }
   if (second_pass) {
-    launch_kernel(cuda, {slices, kThreads}, batch_norm_backward_write_rows<T, N>, x, dy, dx, plan,
-                  finish, batch_norm_streams(args.x.nbytes()));
+    launch_next_kernel(cuda, {slices, kThreads}, batch_norm_backward_write_rows<T, N>, x, dy, dx,
+                       plan, finish, batch_norm_streams(args.x.nbytes()));
   } else {
-    launch_kernel(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
-                  batch_norm_backward_finish_rows<A>, g.c, plan.chunks, finish);
+    launch_next_kernel(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
+                       batch_norm_backward_finish_rows<A>, g.c, plan.chunks, finish);
   }
 }
 
@@ -162,8 +174,8 @@ void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNorm
   }
   launch_finish(cuda, plan, parts, finish);
   if (second_pass) {
-    launch_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx, plan,
-                  finish, streams);
+    launch_next_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx,
+                       plan, finish, streams);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "cuda/batch_norm_finish.cuh"
 #include "cuda/batch_norm_plan.h"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
       }
     }
   }
+  start_next_kernel();
   Part part[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) part[j] = columns.part(j);
@@ -90,6 +92,8 @@ __global__ void __launch_bounds__(1024)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t c = int64_t{blockIdx.x} * 32 + lane;
   Part part{};
+  start_next_kernel();
+  wait_for_previous_kernel();
   if (c < c_count) {
 #pragma unroll 4
     for (int64_t chunk = warp; chunk < chunks; chunk += 32)
@@ -119,6 +123,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   constexpr int U = batch_norm_column_unroll(N);
   const BatchNormPlace<N> place(plan);
   if (place.c >= plan.c) return;
+  wait_for_previous_kernel();
   Transform<A> t[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -138,11 +143,11 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (row + u * plan.rows >= plan.m) continue;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j)
-        out[j] = static_cast<T>((static_cast<A>(in[u][j]) - t[j].mean) * t[j].scale + t[j].shift);
-      store_result(y + (row + u * plan.rows) * plan.c + place.c, out, streams);
+        out[j] = (static_cast<A>(in[u][j]) - t[j].mean) * t[j].scale + t[j].shift;
+      store_result(y + (row + u * plan.rows) * plan.c + place.c, round_pack<T, N>(out), streams);
     }
   }
 }
@@ -161,6 +166,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   constexpr int U = batch_norm_column_unroll(N) / 2;
   const BatchNormPlace<N> place(plan);
   if (place.c >= plan.c) return;
+  wait_for_previous_kernel();
   Gradient<A> t[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -182,14 +188,14 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (row + u * plan.rows >= plan.m) continue;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         A direct = static_cast<A>(dy_in[u][j]);
         if (kTraining) direct -= t[j].m1 + (static_cast<A>(x_in[u][j]) - t[j].mean) * t[j].m2r;
-        out[j] = static_cast<T>(t[j].scale * direct);
+        out[j] = t[j].scale * direct;
       }
-      store_result(dx + (row + u * plan.rows) * plan.c + place.c, out, streams);
+      store_result(dx + (row + u * plan.rows) * plan.c + place.c, round_pack<T, N>(out), streams);
     }
   }
 }

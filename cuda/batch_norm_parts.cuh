@@ -4,9 +4,23 @@
 
 #include "core/dtype.h"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/vector.cuh"
 
 namespace gradus {
+
+// Stores that leave L2 before others where `streams`.
+template <class T, int N>
+__device__ __forceinline__ void store_result(T* to, const Pack<T, N>& pack, bool streams) {
+  using Word = word_t<static_cast<int>(sizeof(T)) * N>;
+  Word word;
+  memcpy(&word, &pack, sizeof word);
+  if (streams) {
+    __stcs(reinterpret_cast<Word*>(to), word);
+  } else {
+    *reinterpret_cast<Word*>(to) = word;
+  }
+}
 
 template <class A>
 __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A>& b) {
@@ -188,11 +202,10 @@ struct SumsOf {
   __device__ __forceinline__ void write(int64_t at, const PackPair<T, N>& in,
                                         const State& state) const {
     if constexpr (kWrites) {
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        out[j] = static_cast<T>(state.scale(j) * static_cast<A>(in.dy[j]));
-      store_pack(dx + at, out);
+      for (int j = 0; j < N; ++j) out[j] = state.scale(j) * static_cast<A>(in.dy[j]);
+      store_pack(dx + at, round_pack<T, N>(out));
     }
   }
 };

@@ -4,21 +4,9 @@
 
 #include "cuda/batch_norm_finish.cuh"
 #include "cuda/batch_norm_plan.h"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
-
-// Stores that leave L2 before others where `streams`.
-template <class T, int N>
-__device__ __forceinline__ void store_result(T* to, const Pack<T, N>& pack, bool streams) {
-  using Word = word_t<static_cast<int>(sizeof(T)) * N>;
-  Word word;
-  memcpy(&word, &pack, sizeof word);
-  if (streams) {
-    __stcs(reinterpret_cast<Word*>(to), word);
-  } else {
-    *reinterpret_cast<Word*>(to) = word;
-  }
-}
 
 // A block's range [begin, end) of the packs of channel c.
 struct BatchNormRange {
@@ -69,6 +57,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     of.write(walk.at, items[0], row);
     walk.step(plan);
   }
+  start_next_kernel();
   Part part = merge_warp(row.part);
   if (threadIdx.x % kWarp == 0) of_warp.get()[threadIdx.x / kWarp] = part;
   __syncthreads();
@@ -113,6 +102,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
       walk.step(plan);
     }
     if (pass == 0) {
+      wait_for_previous_kernel();
       if (threadIdx.x < kWarp) {
         const bool writes = range.index == 0 && threadIdx.x == 0;
         const Transform<A> t =
@@ -127,11 +117,10 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 #pragma unroll
     for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
       if (i >= range.count) continue;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        out[j] = static_cast<T>((static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift);
-      store_result(y + to.at, out, streams);
+      for (int j = 0; j < N; ++j) out[j] = (static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift;
+      store_result(y + to.at, round_pack<T, N>(out), streams);
     }
   }
 }
@@ -162,6 +151,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
       walk.step(plan);
     }
     if (pass == 0) {
+      wait_for_previous_kernel();
       if (threadIdx.x < kWarp) {
         const bool writes = range.index == 0 && threadIdx.x == 0;
         const Gradient<A> t =
@@ -174,13 +164,13 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 #pragma unroll
     for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
       if (i >= range.count) continue;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const A moved = t.m1 + (static_cast<A>(in[u].x[j]) - t.mean) * t.m2r;
-        out[j] = static_cast<T>(t.scale * (static_cast<A>(in[u].dy[j]) - moved));
+        out[j] = t.scale * (static_cast<A>(in[u].dy[j]) - moved);
       }
-      store_result(dx + to.at, out, streams);
+      store_result(dx + to.at, round_pack<T, N>(out), streams);
     }
   }
 }
@@ -200,10 +190,10 @@ __global__ void __launch_bounds__(kBatchNormThreads)
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kBatchNormThreads) {
     const Pack<T, N> in = load_pack<N>(dy + walk.at);
-    Pack<T, N> out;
+    A out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) out[j] = static_cast<T>(scale * static_cast<A>(in[j]));
-    store_pack(dx + walk.at, out);
+    for (int j = 0; j < N; ++j) out[j] = scale * static_cast<A>(in[j]);
+    store_pack(dx + walk.at, round_pack<T, N>(out));
     walk.step(plan);
   }
 }
@@ -214,6 +204,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     batch_norm_backward_finish_rows(int64_t c_count, int64_t chunks, const BackwardFinish<A> f) {
   const int64_t c = int64_t{blockIdx.x} * (kBatchNormThreads / kWarp) + threadIdx.x / kWarp;
   if (c >= c_count) return;
+  wait_for_previous_kernel();
   f.finish(c, merge_chunks(f.parts, c, chunks), threadIdx.x % kWarp == 0);
 }
 
