@@ -13,4 +13,17 @@ ClassRows class_rows(const AnyView& x, std::string_view op) {
   return result;
 }
 
+void check_host_labels(Fault::Kind kind, const AnyView& labels, int64_t classes,
+                       int64_t ignore_index) {
+  visit(TypeList<uint8_t, int32_t, int64_t>{}, labels.dtype, [&](auto type) {
+    const auto* label = labels.as<typename decltype(type)::type>();
+    for (int64_t i = 0; i < labels.numel(); ++i) {
+      const int64_t value = static_cast<int64_t>(label[i]);
+      if (value != ignore_index && (value < 0 || value >= classes)) {
+        raise({.kind = kind, .value = value, .index = i, .limit = classes});
+      }
+    }
+  });
+}
+
 }  // namespace gradus

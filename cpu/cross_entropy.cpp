@@ -163,6 +163,7 @@ void backward(Cpu& cpu, const CrossEntropyBackward& args) {
 }  // namespace
 
 void run(Cpu& cpu, const CrossEntropyForward& args) {
+  check_host_labels(Fault::Kind::label, args.labels, args.x.shape[1], args.ignore_index);
   visit(Floating{}, args.x.dtype,
         [&](auto type) { forward<typename decltype(type)::type>(cpu, args); });
 }

@@ -86,6 +86,7 @@ void backward(Cpu& cpu, const NllLossBackward& args) {
 }  // namespace
 
 void run(Cpu& cpu, const NllLossForward& args) {
+  check_host_labels(Fault::Kind::nll_label, args.labels, args.x.shape[1], args.ignore_index);
   visit(Floating{}, args.x.dtype,
         [&](auto type) { forward<typename decltype(type)::type>(cpu, args); });
 }

@@ -5,8 +5,6 @@
 namespace gradus {
 namespace {
 
-using Labels = TypeList<uint8_t, int32_t, int64_t>;
-
 Shape without_classes(const Shape& shape) {
   Shape result;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -34,20 +32,6 @@ void check_class_arguments(std::string_view op, std::string_view values, const T
   check(weight.device() == x.device(), op, "all tensors must be on one device, got ", x, " and ",
         weight);
   check(!weight.requires_grad(), op, "class weights have no gradient, got one that requires it");
-}
-
-void check_host_labels(Fault::Kind kind, const Tensor& labels, int64_t classes,
-                       int64_t ignore_index) {
-  const Tensor values = dense(labels);
-  visit(Labels{}, labels.dtype(), [&](auto type) {
-    const auto* label = values.raw().as<typename decltype(type)::type>();
-    for (int64_t i = 0; i < values.numel(); ++i) {
-      const int64_t value = static_cast<int64_t>(label[i]);
-      if (value != ignore_index && (value < 0 || value >= classes)) {
-        raise({.kind = kind, .value = value, .index = i, .limit = classes});
-      }
-    }
-  });
 }
 
 Tensor dense_rows(const Tensor& x) {

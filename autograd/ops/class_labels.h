@@ -1,7 +1,6 @@
 // What losses of one label per row ask of their arguments, said once for all of them.
 #pragma once
 
-#include "core/fault.h"
 #include "core/tensor.h"
 
 namespace gradus {
@@ -11,11 +10,6 @@ namespace gradus {
 // gradient, all on one device. `values`: what x holds, for the text.
 void check_class_arguments(std::string_view op, std::string_view values, const Tensor& x,
                            const Tensor& labels, const Tensor& weight);
-
-// Throws the error of `kind` for the first label on the host outside [0, classes) that is not
-// ignore_index.
-void check_host_labels(Fault::Kind kind, const Tensor& labels, int64_t classes,
-                       int64_t ignore_index);
 
 // x itself where it is contiguous or channels-last, else a contiguous copy; without history.
 Tensor dense_rows(const Tensor& x);

@@ -30,15 +30,13 @@ void check_arguments(const Tensor& x, const Tensor& labels, const CrossEntropyOp
 void check_labels(const Tensor& labels, int64_t classes, int64_t ignore_index) {
   check(!is_floating(labels.dtype()), "check_labels", "expected labels of u8, i32 or i64, got ",
         labels);
-  check_host_labels(Fault::Kind::label, labels.detach().to(kCpu), classes, ignore_index);
+  const Tensor values = dense(labels.to(kCpu));
+  check_host_labels(Fault::Kind::label, values.raw(), classes, ignore_index);
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& given_labels,
                      const CrossEntropyOptions& options) {
   check_arguments(logits, given_labels, options);
-  if (logits.device() == kCpu) {
-    check_host_labels(Fault::Kind::label, given_labels, logits.size(1), options.ignore_index);
-  }
   const Tensor x = dense_rows(logits), labels = dense(given_labels);
   const Tensor weight = options.weight.defined() ? dense(options.weight) : Tensor();
   const TensorOptions acc{.dtype = acc_dtype(x.dtype()), .device = x.device()};

@@ -24,10 +24,6 @@ struct NllLossNode final : Node {
 Tensor nll_loss(const Tensor& log_probs, const Tensor& given_labels,
                 const NllLossOptions& options) {
   check_class_arguments("nll_loss", "log-probabilities", log_probs, given_labels, options.weight);
-  if (log_probs.device() == kCpu) {
-    check_host_labels(Fault::Kind::nll_label, given_labels, log_probs.size(1),
-                      options.ignore_index);
-  }
   const Tensor x = dense_rows(log_probs), labels = dense(given_labels);
   const Tensor weight = options.weight.defined() ? dense(options.weight) : Tensor();
   const TensorOptions acc{.dtype = acc_dtype(x.dtype()), .device = x.device()};

@@ -22,6 +22,7 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/fault.h"
 #include "core/ops/reduction.h"
 
 namespace gradus {
@@ -35,6 +36,11 @@ struct ClassRows {
 
 // Throws naming `op` unless x is [n, c, ...], contiguous or channels-last.
 ClassRows class_rows(const AnyView& x, std::string_view op);
+
+// Throws the error of `kind` for the first of the labels, contiguous and on the host, that is
+// outside [0, classes) and not ignore_index.
+void check_host_labels(Fault::Kind kind, const AnyView& labels, int64_t classes,
+                       int64_t ignore_index);
 
 struct CrossEntropyForward {
   static constexpr std::string_view name = "cross_entropy_forward";
