@@ -113,12 +113,54 @@ inline void store(T* y, Lanes<acc_t<T>> v) {
   }
 }
 
+namespace detail {
+
+// Some of a vector's elements, fewer than all, to or from an array of all of them. One masked
+// access where the instruction set has it: a copy of few and varying bytes costs as much as a whole
+// row.
+template <class T>
+inline void read_some(T* all, const T* from, int64_t count) {
+#if defined(__AVX512F__)
+  const uint32_t mask = (uint32_t(1) << count) - 1;
+  if constexpr (sizeof(T) == 2) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(all),
+                        _mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), from));
+  } else if constexpr (sizeof(T) == 4) {
+    _mm512_storeu_si512(all, _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), from));
+  } else {
+    _mm512_storeu_si512(all, _mm512_maskz_loadu_epi64(static_cast<__mmask8>(mask), from));
+  }
+#else
+  std::memset(static_cast<void*>(all), 0, kLaneCount<acc_t<T>> * sizeof(T));
+  std::memcpy(static_cast<void*>(all), from, static_cast<size_t>(count) * sizeof(T));
+#endif
+}
+
+template <class T>
+inline void write_some(T* to, const T* all, int64_t count) {
+#if defined(__AVX512F__)
+  const uint32_t mask = (uint32_t(1) << count) - 1;
+  if constexpr (sizeof(T) == 2) {
+    _mm256_mask_storeu_epi16(to, static_cast<__mmask16>(mask),
+                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(all)));
+  } else if constexpr (sizeof(T) == 4) {
+    _mm512_mask_storeu_epi32(to, static_cast<__mmask16>(mask), _mm512_loadu_si512(all));
+  } else {
+    _mm512_mask_storeu_epi64(to, static_cast<__mmask8>(mask), _mm512_loadu_si512(all));
+  }
+#else
+  std::memcpy(static_cast<void*>(to), all, static_cast<size_t>(count) * sizeof(T));
+#endif
+}
+
+}  // namespace detail
+
 // The first `lanes` values; the other lanes are 0. Reads nothing beyond them.
 template <class T, class Count>
 inline Lanes<acc_t<T>> load(const T* x, Count lanes) {
   if constexpr (!std::is_same_v<Count, int64_t>) return load(x);
-  T copy[kLaneCount<acc_t<T>>] = {};
-  std::memcpy(static_cast<void*>(copy), x, static_cast<size_t>(lanes) * sizeof(T));
+  T copy[kLaneCount<acc_t<T>>];
+  detail::read_some(copy, x, lanes);
   return load(copy);
 }
 
@@ -127,14 +169,19 @@ inline void store(T* y, Lanes<acc_t<T>> v, Count lanes) {
   if constexpr (!std::is_same_v<Count, int64_t>) return store(y, v);
   T copy[kLaneCount<acc_t<T>>];
   store(copy, v);
-  std::memcpy(static_cast<void*>(y), copy, static_cast<size_t>(lanes) * sizeof(T));
+  detail::write_some(y, copy, lanes);
 }
 
 // v with the lanes from `lanes` on set to 0.
 template <class A, class Count>
 inline Lanes<A> keep(Lanes<A> v, Count lanes) {
   if constexpr (std::is_same_v<Count, int64_t>) {
-    for (int64_t i = lanes; i < kLaneCount<A>; ++i) v[i] = A(0);
+    using Index = std::conditional_t<sizeof(A) == 4, int32_t, int64_t>;
+    using Indices = typename detail::LanesType<Index, 64>::type;
+    Indices index;
+    for (int i = 0; i < kLaneCount<A>; ++i) index[i] = i;
+    const Indices kept = (Indices)(index < static_cast<Index>(lanes));
+    return (Lanes<A>)((Indices)v & kept);
   }
   return v;
 }

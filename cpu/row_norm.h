@@ -1,6 +1,7 @@
 // Layer and RMS normalization on the CPU: one formula over the rows of x [rows, m], with a mean
 // (kMean) or without. A row is read twice or three times while it is in cache; lanes run over m.
-// The order of every sum depends on rows and m only.
+// The order of every sum depends on rows and m only. What walks a row is flattened: the sums stay
+// in registers only where everything is inlined.
 #pragma once
 
 #include <cmath>
@@ -51,6 +52,7 @@ double sum_of_squares(const T* x, int64_t count) {
 
 template <bool kMean, class T>
 Moments row_moments(const T* x, int64_t m) {
+  if (kMean && m <= kPiece) return moments_of(x, m);
   Moments moments;
   for (int64_t i = 0; i < m; i += kPiece) {
     const int64_t count = std::min(kPiece, m - i);
@@ -65,7 +67,7 @@ Moments row_moments(const T* x, int64_t m) {
 }
 
 template <bool kMean, class T>
-void forward_row(const RowNormForward<T>& f, int64_t row) {
+[[gnu::flatten]] void forward_row(const RowNormForward<T>& f, int64_t row) {
   using A = acc_t<T>;
   const T* x = f.x + row * f.m;
   T* y = f.y + row * f.m;
@@ -90,7 +92,8 @@ struct Sums {
 
 // 1: the sums of a row; its dy·xhat and dy are added to the parts of the parameters' gradients.
 template <bool kMean, class T>
-Sums row_sums(const RowNormBackward<T>& f, int64_t row, acc_t<T>* dgamma, acc_t<T>* dbeta) {
+[[gnu::flatten]] Sums row_sums(const RowNormBackward<T>& f, int64_t row, acc_t<T>* dgamma,
+                               acc_t<T>* dbeta) {
   using A = acc_t<T>;
   const T *x = f.x + row * f.m, *dy = f.dy + row * f.m;
   const A mean = kMean ? f.mean[row] : A(0), rstd = f.rstd[row];
@@ -116,7 +119,7 @@ Sums row_sums(const RowNormBackward<T>& f, int64_t row, acc_t<T>* dgamma, acc_t<
 
 // 3: dx of a row.
 template <bool kMean, class T>
-void write_dx(const RowNormBackward<T>& f, int64_t row, const Sums& sums) {
+[[gnu::flatten]] void write_dx(const RowNormBackward<T>& f, int64_t row, const Sums& sums) {
   using A = acc_t<T>;
   const T *x = f.x + row * f.m, *dy = f.dy + row * f.m;
   T* dx = f.dx + row * f.m;
