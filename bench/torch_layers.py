@@ -60,16 +60,16 @@ def twin(layer, case, shape):
     if layer == "instance_norm":
         return nn.InstanceNorm2d(shape[1], affine=True)
     if layer == "layer_norm":
-        return nn.LayerNorm(shape[-1])
+        return nn.LayerNorm(shape[1:])
     if layer == "rms_norm":
-        return nn.RMSNorm(shape[-1])
+        return nn.RMSNorm(shape[1:])
     if layer == "local_response_norm":
         return nn.LocalResponseNorm(5)
     if layer == "softmax":
         kind = nn.LogSoftmax if case.startswith("log") else nn.Softmax
         return kind(1)
     if layer == "activation":
-        name = re.match(r"[a-z_]+(6)?(?=_\d|_large|_small|$)", case)
+        name = re.match(r"[a-z_]+?6?(?=_\d|_large|_small|$)", case)
         return ACTIVATIONS[name.group()]() if name else None
     if layer == "max_pool2d":
         return nn.MaxPool2d(2)
