@@ -57,11 +57,12 @@ void print_side(const Timing& timing, double copy) {
 }
 
 nlohmann::ordered_json to_json(const Timing& timing, double copy) {
-  const Rate rate = rate_of(timing, copy);
-  return {{"ms", timing.ms},
-          {"bytes", timing.bytes},
-          {"gb_per_s", rate.gb_per_s},
-          {"share", rate.share}};
+  nlohmann::ordered_json side{{"launches", timing.launches}, {"bytes", timing.bytes}};
+  if (timing.ms > 0) {
+    const Rate rate = rate_of(timing, copy);
+    side.update({{"ms", timing.ms}, {"gb_per_s", rate.gb_per_s}, {"share", rate.share}});
+  }
+  return side;
 }
 
 // Measures, prints and returns one row.
@@ -78,14 +79,15 @@ nlohmann::ordered_json measure(const std::string& op, const OpCase& op_case, DTy
   nlohmann::ordered_json row{{"layer", op},    {"case", op_case.name},
                              {"shape", shape}, {"dtype", to_string(dtype)},
                              {"cold", cold},   {"forward", to_json(times.forward, copy)}};
-  if (times.backward.ms > 0) row["backward"] = to_json(times.backward, copy);
+  if (!times.backward.launches.empty()) row["backward"] = to_json(times.backward, copy);
   return row;
 }
 
 int bench_layers(const LayersOptions& o) {
   const Device device = open_device(o);
   const bool gpu = device.type == DeviceType::cuda;
-  const double copy = copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats);
+  const double copy =
+      o.repeats > 0 ? copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats) : 0;
   fmt::print("{}; copy {:.0f} GB/s\n", describe(device), copy);
   fmt::print("{:<40} {:<18} {:<5} {:<5}  {:>9} {:>6} {:>5}  {:>9} {:>6} {:>5}\n", "", "x", "dtype",
              "", "forward", "GB/s", "% ", "backward", "GB/s", "% ");
@@ -140,9 +142,12 @@ void add_bench_layers(CLI::App& bench, Action& action) {
       command->add_flag("--cold", o->cold, "Only with operands in memory, not in a cache");
   command->add_flag("--warm", o->warm, "Only with the same operands again and again")
       ->excludes(cold);
-  command->add_option("--repeats", o->repeats, "Measurements, of which the median counts")
+  command
+      ->add_option("--repeats", o->repeats,
+                   "Measurements, of which the median counts; 0 runs each case once, untimed, for "
+                   "a profiler")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000).description(""))
+      ->check(CLI::Range(0, 100000).description(""))
       ->capture_default_str();
   command->add_option("--json", o->json, "Write the rows to this file, too")->type_name("FILE");
   command->callback([o, &action] { action = [o] { return bench_layers(*o); }; });

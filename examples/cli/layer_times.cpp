@@ -70,16 +70,20 @@ double time_step(Device device, const std::function<void()>& step, int64_t calls
   return median(ms);
 }
 
-int64_t traced_bytes(const std::function<void()>& call) {
+// What `call` launches.
+Timing trace_call(const std::function<void()>& call) {
   const Trace trace;
   call();
-  int64_t total = 0;
-  for (const TraceRecord& record : trace.records()) total += record.bytes;
-  return total;
+  Timing timing;
+  for (const TraceRecord& record : trace.records()) {
+    timing.bytes += record.bytes;
+    timing.launches.push_back(record.name);
+  }
+  return timing;
 }
 
-int64_t floor_bytes(double passes, const Tensor& x, int64_t traced) {
-  return passes > 0 ? static_cast<int64_t>(passes * static_cast<double>(x.nbytes())) : traced;
+void count_passes(double passes, const Tensor& x, Timing& timing) {
+  if (passes > 0) timing.bytes = static_cast<int64_t>(passes * static_cast<double>(x.nbytes()));
 }
 
 }  // namespace
@@ -108,11 +112,13 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
   };
   LayerTimes times;
   const Tensor& x = all[0].inputs[0];
-  nn::CapturedStep forward_step(device, forward);
-  times.forward.ms = time_step(
-      device, [&] { forward_step.run(); }, rounds * copies, repeats);
-  times.forward.bytes = floor_bytes(
-      op_case.forward_passes, x, traced_bytes([&] { all[0].y = op_case.forward(all[0].inputs); }));
+  times.forward = trace_call([&] { all[0].y = op_case.forward(all[0].inputs); });
+  count_passes(op_case.forward_passes, x, times.forward);
+  if (repeats > 0) {
+    nn::CapturedStep step(device, forward);
+    times.forward.ms = time_step(
+        device, [&] { step.run(); }, rounds * copies, repeats);
+  }
   if (!op_case.reference_backward) return times;
   for (Operands& one : all) {
     one.y = op_case.forward(one.inputs);
@@ -124,11 +130,14 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
       for (Operands& one : all) one.forget_gradients();
     }
   };
-  nn::CapturedStep backward_step(device, backward);
-  times.backward.ms = time_step(
-      device, [&] { backward_step.run(); }, rounds * copies, repeats);
-  times.backward.bytes = floor_bytes(op_case.backward_passes, x,
-                                     traced_bytes([&] { all[0].y.backward(all[0].dy, true); }));
+  times.backward = trace_call([&] { all[0].y.backward(all[0].dy, true); });
+  all[0].forget_gradients();
+  count_passes(op_case.backward_passes, x, times.backward);
+  if (repeats > 0) {
+    nn::CapturedStep step(device, backward);
+    times.backward.ms = time_step(
+        device, [&] { step.run(); }, rounds * copies, repeats);
+  }
   return times;
 }
 

@@ -6,8 +6,10 @@
 namespace gradus::cli {
 
 struct Timing {
-  double ms = 0;
-  int64_t bytes = 0;  // the fewest that the launches can move, or the case's passes over x
+  double ms = 0;                           // 0 where nothing was timed
+  int64_t bytes = 0;                       // the fewest that the launches can move, or the case's
+                                           // passes over x
+  std::vector<std::string_view> launches;  // the names of their argument structs
 };
 
 struct LayerTimes {
@@ -17,8 +19,9 @@ struct LayerTimes {
 // The bytes of everything that the case reads, in `dtype`.
 int64_t input_bytes(const OpCase& op_case, DType dtype);
 
-// Medians over `repeats` blocks of at least 20 ms. cold: each call finds its operands in memory,
-// not in a cache (the calls rotate over copies of 400 MB in all); else all calls use the same ones.
+// Medians over `repeats` blocks of at least 20 ms; with 0 repeats each direction runs just once,
+// for a profiler to look at. cold: each call finds its operands in memory, not in a cache (the
+// calls rotate over copies of 400 MB in all); else all calls use the same ones.
 LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats);
 
 // GB/s (read and write together) of a plain copy of `bytes`, in blocks as above.
