@@ -64,6 +64,16 @@ struct ActivationPack {
     const Vec<Unsigned> raised = ((Vec<Unsigned>)shifted.v << mantissa) + one;
     return Self((Vec<A>)raised);
   }
+  friend GRADUS_INLINE Self product_of(Self a, Self b) {
+    Vec<A> product = a.v * b.v;
+    // The compiler does not see a product any more.
+#if defined(GRADUS_ISA_avx512)
+    asm("" : "+v"(product));
+#elif defined(GRADUS_ISA_avx2)
+    asm("" : "+x"(product));
+#endif
+    return Self(product);
+  }
   friend GRADUS_INLINE Self product_error(Self a, Self b, Self product) {
 #if defined(GRADUS_ISA_avx512)
     if constexpr (sizeof(A) == 4) {

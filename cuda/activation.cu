@@ -43,41 +43,40 @@ constexpr int kWarpPacks = 4;                 // packs of a lane
 constexpr int kWarps = kElementThreads / 32;  // of a block
 constexpr int kBlockPacks = kWarps * kWarpPacks * 32;
 
-// The pack that starts at `first`, or what is left of the tensor there. Wide: 16-byte accesses.
+// The pack that starts at `first`, or what is left of the tensor there. Wide: the whole pack is
+// there, and aligned.
 template <bool Wide, int N, class T>
 __device__ __forceinline__ Pack<T, N> load_upto(const T* x, int64_t first, int64_t count) {
-  if (Wide && first + N <= count) return load_pack<N>(x + first);
-  Pack<T, N> pack{};
+  if constexpr (Wide) {
+    return load_pack<N>(x + first);
+  } else {
+    Pack<T, N> pack{};
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (first + j < count) pack[j] = x[first + j];
+    for (int j = 0; j < N; ++j) {
+      if (first + j < count) pack[j] = x[first + j];
+    }
+    return pack;
   }
-  return pack;
 }
 template <bool Wide, int N, class T>
 __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
                                            const Pack<T, N>& pack) {
-  if (Wide && first + N <= count) return store_pack(y + first, pack);
+  if constexpr (Wide) {
+    store_pack(y + first, pack);
+  } else {
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    if (first + j < count) y[first + j] = pack[j];
+    for (int j = 0; j < N; ++j) {
+      if (first + j < count) y[first + j] = pack[j];
+    }
   }
 }
 
-// math:  y = f(x) and a bit passes(x) per element, in the order of memory
-// grid:  1-D, one warp per kWarpPacks · 32 packs of 16 bytes: pack u·32 + lane for u = 0, 1, ...,
-//        so that each access of the warp is one run
-// bytes: fewest = actual: x read once, y and the mask written once; the N bits of neighbouring
-//        lanes are joined to words by shuffles
-// needs: Wide: x and y aligned to 16 bytes; mask to 4
+// What one warp of activation_forward_mask does: kWarpPacks packs per lane, 32 packs apart.
 template <bool Wide, class T, class F>
-__global__ void __launch_bounds__(kElementThreads)
-    activation_forward_mask(const T* x, T* y, uint8_t* mask, int64_t count, const F f) {
+__device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* mask, int64_t start,
+                                                     int64_t count, const F& f) {
   constexpr int N = kFullPack<T>, kLanes = 32 / N;  // lanes whose bits make a word
-  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
-  const int64_t start = (warp * kWarpPacks * 32 + lane) * N;
-  if (start - lane * N >= count) return;  // the whole warp
   Pack<T, N> values[kWarpPacks];
 #pragma unroll
   for (int u = 0; u < kWarpPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
@@ -85,45 +84,81 @@ __global__ void __launch_bounds__(kElementThreads)
   for (int u = 0; u < kWarpPacks; ++u) {
     const int64_t first = start + u * 32 * N;
     uint32_t bits = 0;
+    acc_t<T> results[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const Real<T> v(static_cast<acc_t<T>>(values[u][j]));
-      const bool passes = f.passes(v) && first + j < count;
-      bits |= static_cast<uint32_t>(passes) << j;
-      values[u][j] = static_cast<T>(to_acc<acc_t<T>>(f.f(v)));
+      const bool passes = f.passes(v) && (Wide || first + j < count);
+      bits |= passes ? 1u << j : 0u;
+      results[j] = to_acc<acc_t<T>>(f.f(v));
     }
-    store_upto<Wide>(y, first, count, values[u]);
+    store_upto<Wide>(y, first, count, narrow_pack<T>(results));
     bits = join_bits<N>(bits, lane);
-    if (lane % kLanes == 0 && first < count) store_word(mask, first / 32, bits, mask_bytes(count));
+    if (lane % kLanes == 0 && (Wide || first < count))
+      store_word(mask, first / 32, bits, Wide ? INT64_MAX : mask_bytes(count));
   }
 }
 
-// math:  dx = df(bit, dy)
-// grid, needs: as activation_forward_mask
-// bytes: fewest = actual: dy and the mask read once, dx written once
-template <bool Wide, class T, class F>
+// math:  y = f(x) and a bit passes(x) per element, in the order of memory
+// grid:  1-D, one warp per kWarpPacks · 32 packs of 16 bytes: pack u·32 + lane for u = 0, 1, ...,
+//        so that each access of the warp is one run
+// bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
+//        are joined to words by shuffles
+// needs: mask aligned to 4; aligned: x and y aligned to 16 bytes
+template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
-    activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, int64_t count, const F f) {
+    activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
+                            const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t start = (warp * kWarpPacks * 32 + threadIdx.x % 32) * N;
+  const int64_t begin = warp * kWarpPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
+  if (begin >= count) return;
+  if (aligned && begin + kWarpPacks * 32 * N <= count) {
+    forward_mask_of_warp<true>(x, y, mask, start, count, f);
+  } else {
+    forward_mask_of_warp<false>(x, y, mask, start, count, f);
+  }
+}
+
+template <bool Wide, class T, class F>
+__device__ __forceinline__ void backward_mask_of_warp(const uint8_t* mask, const T* dy, T* dx,
+                                                      int64_t start, int64_t count, const F& f) {
+  constexpr int N = kFullPack<T>;
   Pack<T, N> values[kWarpPacks];
   uint32_t bits[kWarpPacks];
 #pragma unroll
   for (int u = 0; u < kWarpPacks; ++u) {
     const int64_t first = start + u * 32 * N;
     values[u] = load_upto<Wide, N>(dy, first, count);
-    bits[u] = first < count ? load_bits<N>(mask, first) : 0;
+    bits[u] = Wide || first < count ? load_bits<N>(mask, first) : 0;
   }
 #pragma unroll
   for (int u = 0; u < kWarpPacks; ++u) {
+    acc_t<T> results[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const Real<T> upstream(static_cast<acc_t<T>>(values[u][j]));
-      const bool passes = (bits[u] >> j) & 1u;
-      values[u][j] = static_cast<T>(to_acc<acc_t<T>>(f.df(passes, upstream)));
+      results[j] = to_acc<acc_t<T>>(f.df((bits[u] >> j & 1u) != 0, upstream));
     }
-    store_upto<Wide>(dx, start + u * 32 * N, count, values[u]);
+    store_upto<Wide>(dx, start + u * 32 * N, count, narrow_pack<T>(results));
+  }
+}
+
+// math:  dx = df(bit, dy)
+// grid, needs: as activation_forward_mask
+// bytes: fewest = actual: dy and the mask read once, dx written once
+template <class T, class F>
+__global__ void __launch_bounds__(kElementThreads)
+    activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, bool aligned, int64_t count,
+                             const F f) {
+  constexpr int N = kFullPack<T>;
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
+  const int64_t begin = warp * kWarpPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
+  if (begin >= count) return;
+  if (aligned && begin + kWarpPacks * 32 * N <= count) {
+    backward_mask_of_warp<true>(mask, dy, dx, start, count, f);
+  } else {
+    backward_mask_of_warp<false>(mask, dy, dx, start, count, f);
   }
 }
 
@@ -133,7 +168,7 @@ unsigned mask_blocks(int64_t count) {
 }
 
 template <class T>
-bool is_wide(const T* a, const T* b) {
+bool is_aligned(const T* a, const T* b) {
   return pack_width(sizeof(T), {a, b}, {}) == kFullPack<T>;
 }
 
@@ -145,10 +180,8 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       if (count == 0) return;
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
-      const auto kernel = is_wide<T>(x, y) ? activation_forward_mask<true, T, F>
-                                           : activation_forward_mask<false, T, F>;
-      kernel<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
-          x, y, args.mask.as<uint8_t>(), count, f);
+      activation_forward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
+          x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
       return;
     }
   }
@@ -162,10 +195,8 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    const auto kernel = is_wide<T>(dy, dx) ? activation_backward_mask<true, T, F>
-                                           : activation_backward_mask<false, T, F>;
-    kernel<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(args.saved.as<uint8_t>(),
-                                                                         dy, dx, count, f);
+    activation_backward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
+        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }

@@ -72,13 +72,29 @@ __global__ void __launch_bounds__(kElementThreads)
     for (int u = 0; u < kMapPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
+      acc_t<T> results[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        values[u][j] = static_cast<T>(f(static_cast<acc_t<T>>(values[u][j])));
-      store_pack(y + i * N, values[u]);
+      for (int j = 0; j < N; ++j) results[j] = f(static_cast<acc_t<T>>(values[u][j]));
+      store_pack(y + i * N, narrow_pack<T>(results));
     }
   }
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
+}
+
+// The packs of one operand, or its only element in all of them.
+template <int N, class T>
+__device__ __forceinline__ void read_packs(Pack<T, N> (&values)[kMapPacks], const T* x,
+                                           bool repeats, T only, int64_t first, int64_t packs) {
+  if (repeats) {
+#pragma unroll
+    for (int u = 0; u < kMapPacks; ++u) values[u] = repeat_pack<N>(only);
+    return;
+  }
+#pragma unroll
+  for (int u = 0; u < kMapPacks; ++u) {
+    const int64_t i = first + u * kElementThreads;
+    if (i < packs) values[u] = load_pack<N>(x + i * N);
+  }
 }
 
 // The same for y[i] = f(a[i], b[i]); an operand that repeats is one element for all i.
@@ -95,22 +111,17 @@ __global__ void __launch_bounds__(kElementThreads)
   const T a_first = a_repeats ? a[0] : T(), b_first = b_repeats ? b[0] : T();
   for (; first < packs; first += step) {
     Pack<T, N> left[kMapPacks], right[kMapPacks];
-#pragma unroll
-    for (int u = 0; u < kMapPacks; ++u) {
-      const int64_t i = first + u * kElementThreads;
-      if (i < packs) {
-        left[u] = a_repeats ? repeat_pack<N>(a_first) : load_pack<N>(a + i * N);
-        right[u] = b_repeats ? repeat_pack<N>(b_first) : load_pack<N>(b + i * N);
-      }
-    }
+    read_packs(left, a, a_repeats, a_first, first, packs);
+    read_packs(right, b, b_repeats, b_first, first, packs);
 #pragma unroll
     for (int u = 0; u < kMapPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
+      A results[N];
 #pragma unroll
       for (int j = 0; j < N; ++j)
-        left[u][j] = static_cast<T>(f(static_cast<A>(left[u][j]), static_cast<A>(right[u][j])));
-      store_pack(y + i * N, left[u]);
+        results[j] = f(static_cast<A>(left[u][j]), static_cast<A>(right[u][j]));
+      store_pack(y + i * N, narrow_pack<T>(results));
     }
   }
   if (rest < count) {

@@ -95,14 +95,14 @@ struct Gelu {
   static constexpr Saves saves = Saves::x;
   template <class V>
   GRADUS_HD V f(V x) const {
-    const V z = clamp_to(abs_of(x), V(0), V(40));
+    const V z = at_most(abs_of(x), V(40));
     const Two<V> g = gaussian(z);
     const V share = normal_tail(z, z), tail = fused(g.high, share, g.low * share);  // z·P(Z > z)
     return select(x < V(0), -tail, x - tail);
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V z = clamp_to(abs_of(x), V(0), V(40));
+    const V z = at_most(abs_of(x), V(40));
     // P(Z > z) - z·density(z), where density(0) = 1/√(2π).
     const V density = V(static_cast<scalar_t<V>>(0.3989422804014327));
     const V tail = gaussian(z).high * fused(z, -density, normal_tail(z, V(1)));
@@ -122,28 +122,32 @@ struct GeluTanh {
   template <class V>
   GRADUS_HD static Two<V> decay(V z) {
     using S = scalar_t<V>;
-    constexpr S linear = static_cast<S>(kLinear), cubic = static_cast<S>(kCubic);
-    const V linear_low = V(static_cast<S>(kLinear - linear + kLinearLow));
-    const V cubic_low = V(static_cast<S>(kCubic - cubic + kCubicLow));
-    const V square = z * z, square_low = product_error(z, z, square);
-    const V bend = square * V(cubic);
-    const V bend_low =
-        product_error(square, V(cubic), bend) + fused(square_low, V(cubic), square * cubic_low);
-    const Two<V> slope = sum_of(V(linear), bend);
-    const V twice_u = z * slope.high;
-    const V low = product_error(z, slope.high, twice_u) + z * (slope.low + (linear_low + bend_low));
+    // The high part of the linear factor ends in zeros: its difference to the slope is exact.
+    constexpr double unit = kIsSingle<V> ? 0x1p-17 : 0x1p-44;
+    constexpr S linear =
+        static_cast<S>(static_cast<double>(static_cast<int64_t>(kLinear / unit)) * unit);
+    constexpr S cubic = static_cast<S>(kCubic);
+    constexpr S linear_low = static_cast<S>(kLinear - linear + kLinearLow);
+    constexpr S cubic_low = static_cast<S>(kCubic - cubic + kCubicLow);
+    const V square = product_of(z, z), square_low = product_error(z, z, square);
+    const V bend = product_of(square, V(cubic)), slope = bend + V(linear);
+    const V lost = product_error(square, V(cubic), bend) +
+                   fused(square_low, V(cubic), fused(square, V(cubic_low), V(linear_low)));
+    const V slope_low = ((V(linear) - slope) + bend) + lost;
+    const V twice_u = product_of(z, slope);
+    const V low = fused(z, slope_low, product_error(z, slope, twice_u));
     return exp_two(Two<V>{-twice_u, -low});
   }
   template <class V>
   GRADUS_HD V f(V x) const {
-    const V z = clamp_to(abs_of(x), V(0), V(32));  // e^(-|2u|) is 0 there
+    const V z = at_most(abs_of(x), V(32));  // e^(-|2u|) is 0 there
     return select(x < V(0), -z, x) * sigmoid_of(x < V(0), decay(z));
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
     using S = scalar_t<V>;
-    const V z = clamp_to(abs_of(x), V(0), V(32));
-    const V e = decay(z).high, share = V(1) / (V(1) + e);  // sigmoid(|2u|)
+    const V z = at_most(abs_of(x), V(32));
+    const V e = decay(z).high, share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
     // z·sigmoid'·(2u)' is even but for its sign.
     const V slope = fused(z * z, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
     const V bend = z * slope * share;
@@ -158,13 +162,13 @@ struct Silu {
   static constexpr Saves saves = Saves::x;
   template <class V>
   GRADUS_HD V f(V x) const {
-    const V z = select(x < V(-1000), V(-1000), x);  // -inf has the limit -0
+    const V z = at_least(x, V(-1000));  // -inf has the limit -0
     return z * sigmoid_of(x < V(0), exp_two(-abs_of(x)));
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V e = exp_of(-abs_of(x)), share = V(1) / (V(1) + e);
-    const V bend = clamp_to(abs_of(x), V(0), V(1000)) * share;
+    const V e = exp_of(-abs_of(x)), share = reciprocal_of(V(1) + e);
+    const V bend = at_most(abs_of(x), V(1000)) * share;
     return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
   }
 };
@@ -176,9 +180,9 @@ struct Mish {
   static constexpr Saves saves = Saves::x;
   template <class V>
   GRADUS_HD V f(V x) const {
-    const V z = clamp_to(x, V(-1000), V(20));
+    const V z = at_least(at_most(x, V(20)), V(-1000));
     const Two<V> e = exp_two(z), s = sum_of(V(2), e.high);
-    const V n = e.high * s.high;
+    const V n = product_of(e.high, s.high);
     const V low =
         product_error(e.high, s.high, n) + fused(e.high, s.low, e.low * (s.high + e.high));
     const Two<V> sum = sum_of(V(2), n);
@@ -187,8 +191,8 @@ struct Mish {
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V z = clamp_to(x, V(-1000), V(20));
-    const V e = exp_of(z), n = e * (e + V(2)), share = V(1) / (n + V(2));
+    const V z = at_least(at_most(x, V(20)), V(-1000));
+    const V e = exp_of(z), n = e * (e + V(2)), share = reciprocal_of(n + V(2));
     // tanh + x·(1 - tanh²)·sigmoid(x)
     const V bend = z * (V(4) * e * (e + V(1))) * share;
     return dy * select(x > V(20), V(1), (n + bend) * share);
@@ -205,7 +209,7 @@ struct Sigmoid {
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V e = exp_of(-abs_of(x)), share = V(1) / (V(1) + e);
+    const V e = exp_of(-abs_of(x)), share = reciprocal_of(V(1) + e);
     return dy * (e * share * share);
   }
 };
@@ -220,7 +224,7 @@ struct Tanh {
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V e = exp_of(V(-2) * abs_of(x)), share = V(1) / (V(1) + e);
+    const V e = exp_of(V(-2) * abs_of(x)), share = reciprocal_of(V(1) + e);
     return dy * (V(4) * e * share * share);
   }
 };

@@ -33,7 +33,23 @@ requires(std::is_floating_point_v<V>) GRADUS_HD V select(bool condition, V a, V 
 // a·b + c, rounded once where the hardware can.
 template <class V>
 requires(std::is_floating_point_v<V>) GRADUS_HD V fused(V a, V b, V c) { return std::fma(a, b, c); }
-// a·b - product, for the rounded product.
+// a·b, rounded by itself: compilers may fuse a plain product into a sum, and then its error counts
+// twice where it is added.
+GRADUS_HD float product_of(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+GRADUS_HD double product_of(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+// a·b - product, for that product.
 template <class V>
 requires(std::is_floating_point_v<V>) GRADUS_HD V product_error(V a, V b, V product) {
   return std::fma(a, b, -product);
@@ -45,13 +61,13 @@ requires(std::is_floating_point_v<V>) GRADUS_HD V copysign_of(V x, V sign) {
   return std::copysign(x, sign);
 }
 
-// 1 / x within a unit of the last place, for normal x.
+// 1 / x within a unit of the last place, for normal x whose reciprocal is normal.
 template <class V>
 requires(std::is_floating_point_v<V>) GRADUS_HD V reciprocal_of(V x) {
 #ifdef __CUDA_ARCH__
   if constexpr (std::is_same_v<V, float>) {
     float result;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
   }
 #endif
@@ -76,11 +92,14 @@ GRADUS_HD double power_of_two(double shifted) {
 #endif
 }
 
-// x within [low, high]; NaN stays NaN.
+// The smaller and the larger of two; NaN in x stays.
 template <class V>
-GRADUS_HD V clamp_to(V x, V low, V high) {
-  const V above = select(x < low, low, x);
-  return select(above > high, high, above);
+GRADUS_HD V at_most(V x, V high) {
+  return select(x > high, high, x);
+}
+template <class V>
+GRADUS_HD V at_least(V x, V low) {
+  return select(x < low, low, x);
 }
 
 // first + x·(second + x·(...)).
@@ -165,13 +184,13 @@ GRADUS_HD Two<V> exp_scaled(const ExpParts<V>& parts) {
   return {m.high * first * second, (m.low + parts.p.low) * first * second};
 }
 
-// Arguments beyond which e^x is 0 or infinite.
+// x, or an argument at which e^x is 0 where it is lower.
 template <class V>
 GRADUS_HD V clamp_exponent(V x) {
-  using S = scalar_t<V>;
-  return clamp_to(x, V(kIsSingle<V> ? S(-104) : S(-746)), V(kIsSingle<V> ? S(89) : S(710)));
+  return at_least(x, V(kIsSingle<V> ? scalar_t<V>(-104) : scalar_t<V>(-746)));
 }
 
+// e^x for x <= 80; subnormal results are kept, NaN stays NaN.
 template <class V>
 GRADUS_HD V exp_of(V x) {
   return exp_scaled(exp_parts(clamp_exponent(x), x, false)).high;
@@ -191,7 +210,7 @@ GRADUS_HD Two<V> exp_two(const Two<V>& x) {
 template <class V>
 GRADUS_HD Two<V> expm1_two(V x) {
   using S = scalar_t<V>;
-  const ExpParts<V> parts = exp_parts(clamp_to(x, V(S(-50)), V(S(88))), x, false);
+  const ExpParts<V> parts = exp_parts(at_least(x, V(S(-50))), x, false);
   const V scale = power_of_two(parts.shifted), below = scale - V(S(1));
   const V high = fused(scale, parts.p.high, below);
   return {high, fused(scale, parts.p.high, below - high) + scale * parts.p.low};
@@ -234,8 +253,7 @@ GRADUS_HD V log1p_of(V x) {
 template <class V>
 GRADUS_HD V tanh_of(V x) {
   using S = scalar_t<V>;
-  const V z = clamp_to(abs_of(x), V(S(0)), V(S(20)));
-  const Two<V> e = expm1_two(z + z);
+  const Two<V> e = expm1_two(V(S(2)) * at_most(abs_of(x), V(S(20))));
   const Two<V> sum = sum_of(V(S(2)), e.high);
   return copysign_of(quotient_of(e, {sum.high, sum.low + e.low}), x);
 }
@@ -244,7 +262,7 @@ GRADUS_HD V tanh_of(V x) {
 template <class V>
 GRADUS_HD Two<V> gaussian(V z) {
   using S = scalar_t<V>;
-  const V square = z * z, low = product_error(z, z, square);
+  const V square = product_of(z, z), low = product_error(z, z, square);
   return exp_two(Two<V>{square * V(S(-0.5)), low * V(S(-0.5))});
 }
 
@@ -271,7 +289,7 @@ GRADUS_HD V normal_tail(V z, V factor) {
                    -6.0210037279514765e-10, -3.7980418599574493e-9, -1.1742107539247066e-10,
                    3.5156924266809301e-10);
   }
-  const V numerator = factor * h;
+  const V numerator = product_of(factor, h);
   return quotient_of(Two<V>{numerator, product_error(factor, h, numerator)}, sum);
 }
 

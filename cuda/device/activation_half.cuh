@@ -27,11 +27,13 @@ __device__ __forceinline__ HalfReal operator*(HalfReal a, HalfReal b) {
   return HalfReal(a.v * b.v);
 }
 __device__ __forceinline__ HalfReal operator-(HalfReal a) { return HalfReal(-a.v); }
-// Exact 0 for a finite a and an infinite b, like the division it stands for.
+__device__ __forceinline__ HalfReal reciprocal_of(HalfReal x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x.v));
+  return HalfReal(result);
+}
 __device__ __forceinline__ HalfReal operator/(HalfReal a, HalfReal b) {
-  float reciprocal;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(b.v));
-  return HalfReal(a.v * reciprocal);
+  return a * reciprocal_of(b);
 }
 __device__ __forceinline__ bool operator<(HalfReal a, HalfReal b) { return a.v < b.v; }
 __device__ __forceinline__ bool operator>(HalfReal a, HalfReal b) { return a.v > b.v; }
@@ -44,6 +46,7 @@ __device__ __forceinline__ HalfReal select(bool condition, HalfReal a, HalfReal 
 __device__ __forceinline__ HalfReal fused(HalfReal a, HalfReal b, HalfReal c) {
   return HalfReal(fmaf(a.v, b.v, c.v));
 }
+__device__ __forceinline__ HalfReal product_of(HalfReal a, HalfReal b) { return a * b; }
 __device__ __forceinline__ HalfReal product_error(HalfReal, HalfReal, HalfReal) {
   return HalfReal(0.0f);
 }
@@ -54,11 +57,12 @@ __device__ __forceinline__ HalfReal copysign_of(HalfReal x, HalfReal sign) {
 __device__ __forceinline__ HalfReal power_of_two(HalfReal shifted) {
   return HalfReal(power_of_two(shifted.v));
 }
-// Relative error |x|·2^-24 + 2^-22.
+// As the square of e^(x/2): the instruction flushes subnormal results, the product does not.
+// Relative error |x|·2^-24 + 2^-21.
 __device__ __forceinline__ HalfReal exp_of(HalfReal x) {
-  float result;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x.v * 1.4426950408889634f));
-  return HalfReal(result);
+  float root;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x.v * 0.72134752044448170f));
+  return HalfReal(root * root);
 }
 __device__ __forceinline__ Two<HalfReal> exp_two(HalfReal x) { return {exp_of(x), HalfReal(0)}; }
 __device__ __forceinline__ Two<HalfReal> exp_two(const Two<HalfReal>& x) {
@@ -67,6 +71,14 @@ __device__ __forceinline__ Two<HalfReal> exp_two(const Two<HalfReal>& x) {
 __device__ __forceinline__ HalfReal quotient_of(const Two<HalfReal>& numerator,
                                                 const Two<HalfReal>& denominator) {
   return numerator.high / denominator.high;
+}
+
+// (1 - e) / (1 + e) with e = e^(-2|x|), which cancels for small x: the series there.
+__device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
+  const HalfReal e = exp_of(abs_of(x) * HalfReal(-2)), one(1);
+  const HalfReal ratio = copysign_of((one - e) * reciprocal_of(one + e), x);
+  const HalfReal series = fused(x * x * x, HalfReal(-1.0f / 3), x);
+  return select(abs_of(x) < HalfReal(0x1p-5f), series, ratio);
 }
 
 }  // namespace gradus

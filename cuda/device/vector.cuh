@@ -7,8 +7,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#include "core/host_device.h"
+#include "core/half.h"
 
 namespace gradus {
 
@@ -67,6 +68,36 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   Word word;
   memcpy(&word, &pack, sizeof word);
   *reinterpret_cast<Word*>(to) = word;
+}
+
+namespace detail {
+// Two floats rounded to neighbouring bf16, the first in the low half.
+__device__ __forceinline__ uint32_t bfloat16_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return BFloat16(first).bits | static_cast<uint32_t>(BFloat16(second).bits) << 16;
+#endif
+}
+}  // namespace detail
+
+// The values as T, each rounded to nearest even; NaN stays NaN.
+template <class T, int N, class A>
+__device__ __forceinline__ Pack<T, N> narrow_pack(const A (&values)[N]) {
+  Pack<T, N> pack;
+  if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const uint32_t pair = detail::bfloat16_pair(values[j], values[j + 1]);
+      memcpy(&pack[j], &pair, sizeof pair);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) pack[j] = static_cast<T>(values[j]);
+  }
+  return pack;
 }
 
 // N times the same value.
