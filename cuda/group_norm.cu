@@ -51,8 +51,8 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, true>, f);
   finish_moments(cuda, args, of, f.parts);
   const PacksOfRows packs(g, N);
-  group_norm_forward_write<T, N>
-      <<<stepping_blocks(packs.packs, 256 * 4), 256, 0, cuda.stream()>>>(f, packs);
+  launch_next_kernel(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
+                     group_norm_forward_write<T, N>, f, packs);
 }
 
 template <class T, int N>
@@ -84,8 +84,8 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (only_parts && args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const PacksOfRows packs(g, N);
-    group_norm_backward_write<T, N>
-        <<<stepping_blocks(packs.packs, 256 * 4), 256, 0, cuda.stream()>>>(b, space.terms, packs);
+    launch_next_kernel(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
+                       group_norm_backward_write<T, N>, b, space.terms, packs);
   }
   sum_samples(cuda, args, g.c, space);
 }

@@ -1,6 +1,5 @@
 // Group normalization of channels-last tensors: the channels of a group are a few neighbours in
 // each row, so a thread keeps a pack of channels and walks down the rows of a sample.
-#include "cuda/check.h"
 #include "cuda/device/shared.cuh"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
@@ -74,32 +73,40 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
   ColumnThread at = column_thread(plan, blockIdx.x);
   Moments<A> part[N] = {};
   x += at.sample * plan.s * plan.c + at.channel;
-  for (; at.active && at.row < at.end; at.row += kBatch * at.step) {
+  const auto take = [&](auto is_full) {
+    const auto is_row = [&](int k) { return is_full() || at.row + k * at.step < at.end; };
     Pack<T, N> in[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      if (at.row + k * at.step < at.end) in[k] = load_pack<N>(x + (at.row + k * at.step) * plan.c);
+      if (is_row(k)) in[k] = load_pack<N>(x + (at.row + k * at.step) * plan.c);
     }
-    const A count = static_cast<A>(min(int64_t{kBatch}, (at.end - at.row - 1) / at.step + 1));
-    const A share = A(1) / count, of_total = count / (part[0].count + count);
+    const A count = is_full() ? A(kBatch) : static_cast<A>((at.end - at.row - 1) / at.step + 1);
+    const A share = A(1) / count, before = part[0].count, of_total = count / (before + count);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       A total = A(0), m2 = A(0);
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k)
-        total += at.row + k * at.step < at.end ? static_cast<A>(in[k][j]) : A(0);
+      for (int k = 0; k < kBatch; ++k) total += is_row(k) ? static_cast<A>(in[k][j]) : A(0);
       const A mean = total * share;
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
-        const A d = at.row + k * at.step < at.end ? static_cast<A>(in[k][j]) - mean : A(0);
+        const A d = is_row(k) ? static_cast<A>(in[k][j]) - mean : A(0);
         m2 += d * d;
       }
       const A delta = mean - part[j].mean;
       part[j].mean += delta * of_total;
-      part[j].m2 += m2 + delta * delta * (part[j].count * of_total);
+      part[j].m2 += before > A(0) ? m2 + delta * delta * (before * of_total) : m2;
       part[j].count += count;
     }
+  };
+  for (; at.active && at.row < at.end; at.row += kBatch * at.step) {
+    if (at.row + (kBatch - 1) * at.step < at.end) {
+      take(std::true_type());
+    } else {
+      take(std::false_type());
+    }
   }
+  start_next_kernel();
   store_parts<N>(plan, at, part, parts, MergeMoments{});
 }
 
@@ -157,6 +164,7 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
   for (int j = 0; j < N; ++j) {
     if (at.active) part[j].dy_xhat *= rstd[first + quotient(plan.by_channels, at.channel + j)];
   }
+  start_next_kernel();
   store_parts<N>(plan, at, part, parts, AddChannelSums<A>{});
 }
 
@@ -172,14 +180,15 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
   constexpr int kBatch = 4;
   ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
   if (!at.active) return;
-  A mean[N], scale[N], shift[N];
+  wait_for_previous_kernel();
+  A mean[N], scale[N], beta[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int64_t c = at.channel + j;
     const int64_t set = at.sample * plan.groups + quotient(plan.by_channels, c);
     mean[j] = f.mean[set];
     scale[j] = f.rstd[set] * (f.gamma != nullptr ? f.gamma[c] : A(1));
-    shift[j] = f.beta != nullptr ? f.beta[c] : A(0);
+    beta[j] = f.beta != nullptr ? f.beta[c] : A(0);
   }
   const int64_t base = at.sample * plan.s * plan.c + at.channel;
   for (; at.row < at.end; at.row += kBatch * at.step) {
@@ -193,16 +202,16 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     for (int k = 0; k < kBatch; ++k) {
       const int64_t row = at.row + k * at.step;
       if (row >= at.end) break;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j)
-        out[j] = static_cast<T>((static_cast<A>(in[k][j]) - mean[j]) * scale[j] + shift[j]);
-      store_pack(f.y + base + row * plan.c, out);
+        out[j] = norm_scaled(static_cast<A>(in[k][j]), mean[j], scale[j], beta[j]);
+      store_pack(f.y + base + row * plan.c, round_pack<T, N>(out));
     }
   }
 }
 
-// math    dx = rstd·(d - m1 - xhat·m2), d = gamma·dy, as scale·dy - (x - mean)·stretch - shift
+// math    dx = rstd·(d - m1 - xhat·m2), d = gamma·dy
 // grid    as the sums kernel, last block first: that has just left the rows in L2
 // bytes   3Eb, after a pass of 2Eb
 // order   element-wise
@@ -215,16 +224,15 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
   constexpr int kBatch = 4;
   ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
   if (!at.active) return;
-  A mean[N], scale[N], stretch[N], shift[N];
+  wait_for_previous_kernel();
+  NormGradient<A> gradient[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int64_t c = at.channel + j;
     const int64_t set = at.sample * plan.groups + quotient(plan.by_channels, c);
     const A rstd = b.rstd[set];
-    mean[j] = b.mean[set];
-    scale[j] = rstd * (b.gamma != nullptr ? b.gamma[c] : A(1));
-    shift[j] = rstd * terms[set].dy;
-    stretch[j] = rstd * terms[set].dy_xhat * rstd;
+    const A scale = rstd * (b.gamma != nullptr ? b.gamma[c] : A(1));
+    gradient[j] = {b.mean[set], scale, rstd * terms[set].dy, rstd * terms[set].dy_xhat * rstd};
   }
   const int64_t base = at.sample * plan.s * plan.c + at.channel;
   for (; at.row < at.end; at.row += kBatch * at.step) {
@@ -241,13 +249,11 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     for (int k = 0; k < kBatch; ++k) {
       const int64_t row = at.row + k * at.step;
       if (row >= at.end) break;
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const A projection = (static_cast<A>(x[k][j]) - mean[j]) * stretch[j];
-        out[j] = static_cast<T>(scale[j] * static_cast<A>(dy[k][j]) - shift[j] - projection);
-      }
-      store_pack(b.dx + base + row * plan.c, out);
+      for (int j = 0; j < N; ++j)
+        out[j] = gradient[j](static_cast<A>(x[k][j]), static_cast<A>(dy[k][j]));
+      store_pack(b.dx + base + row * plan.c, round_pack<T, N>(out));
     }
   }
 }
@@ -255,7 +261,7 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
 template <class T, int N>
 void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
-  const GroupNormColumns plan = plan_group_norm_columns(g, N, sizeof(T));
+  const GroupNormColumns plan = plan_group_norm_columns(g, N);
   const PartsOfSets of(g.n, g.g, g.channels(), plan.chunks);
   Moments<A>* parts =
       static_cast<Moments<A>*>(cuda.workspace(static_cast<size_t>(of.numel()) * sizeof(*parts)));
@@ -265,13 +271,14 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
   finish_moments(cuda, args, of, parts);
   const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-  launch_kernel(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args), plan);
+  launch_next_kernel(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args),
+                     plan);
 }
 
 template <class T, int N>
 void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
-  const GroupNormColumns plan = plan_group_norm_columns(g, N, sizeof(T));
+  const GroupNormColumns plan = plan_group_norm_columns(g, N);
   const PartsOfSets of(g.n, g.g, g.channels(), plan.chunks);
   const BackwardWorkspace<A> space(cuda, args, of);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "group_norm"),
@@ -282,8 +289,8 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-    launch_kernel(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
-                  space.terms, plan);
+    launch_next_kernel(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
+                       space.terms, plan);
   }
   sum_samples(cuda, args, g.c, space);
 }

@@ -4,6 +4,7 @@
 
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/group_norm_slab.cuh"
 
@@ -47,6 +48,8 @@ __global__ void __launch_bounds__(256)
                               A* var, A eps) {
   const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
+  start_next_kernel();
+  wait_for_previous_kernel();
   if (set >= of.sets) return;
   Moments<A> moments{};
   of.for_each(set, lane,
@@ -68,6 +71,8 @@ __global__ void __launch_bounds__(256)
                            ChannelSums<A>* terms) {
   const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
+  start_next_kernel();
+  wait_for_previous_kernel();
   if (set >= of.sets) return;
   ChannelSums<A> d{};
   of.for_each(set, lane, [&](int64_t part, int64_t channel) {
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]
-// grid    (32 channels, a chunk of rows) per block of 32 x 32 threads
+// grid    (32 channels, a chunk of rows) per block of 32 times 32 threads
 // passes  1; where there are several chunks they become the rows of a second launch
 // order   rows of a thread, then threads 0 to 31: fixed by the shape
 template <class A>
@@ -87,23 +92,26 @@ __global__ void __launch_bounds__(1024)
     group_norm_sum_samples(const ChannelSums<A>* parts, int64_t rows, int64_t c, int64_t per_chunk,
                            ChannelSums<A>* next, A* dgamma, A* dbeta) {
   __shared__ ChannelSums<A> of_row[32][33];
-  const int64_t channel = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  const int across = threadIdx.x % 32, down = threadIdx.x / 32;
+  const int64_t channel = int64_t{blockIdx.x} * 32 + across;
   const int64_t end = min(rows, (blockIdx.y + 1) * per_chunk);
+  start_next_kernel();
+  wait_for_previous_kernel();
   ChannelSums<A> sums{};
   if (channel < c) {
 #pragma unroll 8
-    for (int64_t row = blockIdx.y * per_chunk + threadIdx.y; row < end; row += 32) {
+    for (int64_t row = blockIdx.y * per_chunk + down; row < end; row += 32) {
       const ChannelSums<A> part = parts[row * c + channel];
       sums = {sums.dy + part.dy, sums.dy_xhat + part.dy_xhat};
     }
   }
-  of_row[threadIdx.y][threadIdx.x] = sums;
+  of_row[down][across] = sums;
   __syncthreads();
   // A warp adds up one channel: its lanes are the rows now.
-  const int64_t of_warp = int64_t{blockIdx.x} * 32 + threadIdx.y;
-  sums = of_row[threadIdx.x][threadIdx.y];
+  const int64_t of_warp = int64_t{blockIdx.x} * 32 + down;
+  sums = of_row[across][down];
   sums = {warp_sum(sums.dy), warp_sum(sums.dy_xhat)};
-  if (threadIdx.x != 0 || of_warp >= c) return;
+  if (across != 0 || of_warp >= c) return;
   if (next != nullptr) {
     next[blockIdx.y * c + of_warp] = sums;
     return;
@@ -134,19 +142,18 @@ template <class T, int N>
 __global__ void __launch_bounds__(256)
     group_norm_forward_write(const __grid_constant__ SlabForward<T> f, const PacksOfRows of) {
   using A = acc_t<T>;
+  wait_for_previous_kernel();
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < of.packs;
        i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t pack = of.packs - 1 - i, row = quotient(of.by_row, pack);
     const int64_t set = quotient(of.by_channels, row), c = row - quotient(of.by_c, row) * of.c;
     const Pack<T, N> in = load_pack<N>(f.x + pack * N);
-    const A mean = f.mean[set], rstd = f.rstd[set];
-    const A gamma = f.gamma != nullptr ? f.gamma[c] : A(1);
+    const A mean = f.mean[set], scale = f.rstd[set] * (f.gamma != nullptr ? f.gamma[c] : A(1));
     const A beta = f.beta != nullptr ? f.beta[c] : A(0);
-    Pack<T, N> out;
+    A out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      out[j] = static_cast<T>(norm_xhat(static_cast<A>(in[j]), mean, rstd) * gamma + beta);
-    store_pack(f.y + pack * N, out);
+    for (int j = 0; j < N; ++j) out[j] = norm_scaled(static_cast<A>(in[j]), mean, scale, beta);
+    store_pack(f.y + pack * N, round_pack<T, N>(out));
   }
 }
 
@@ -159,20 +166,19 @@ __global__ void __launch_bounds__(256)
     group_norm_backward_write(const __grid_constant__ SlabBackward<T> b,
                               const ChannelSums<acc_t<T>>* terms, const PacksOfRows of) {
   using A = acc_t<T>;
+  wait_for_previous_kernel();
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < of.packs;
        i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t pack = of.packs - 1 - i, row = quotient(of.by_row, pack);
     const int64_t set = quotient(of.by_channels, row), c = row - quotient(of.by_c, row) * of.c;
     const Pack<T, N> x = load_pack<N>(b.x + pack * N), dy = load_pack<N>(b.dy + pack * N);
-    const A mean = b.mean[set], rstd = b.rstd[set], m1 = terms[set].dy, m2 = terms[set].dy_xhat;
-    const A gamma = b.gamma != nullptr ? b.gamma[c] : A(1);
-    Pack<T, N> out;
+    const A rstd = b.rstd[set], scale = rstd * (b.gamma != nullptr ? b.gamma[c] : A(1));
+    const NormGradient<A> gradient{b.mean[set], scale, rstd * terms[set].dy,
+                                   rstd * terms[set].dy_xhat * rstd};
+    A out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const A xhat = norm_xhat(static_cast<A>(x[j]), mean, rstd);
-      out[j] = static_cast<T>(norm_dx(gamma * static_cast<A>(dy[j]), xhat, rstd, m1, m2));
-    }
-    store_pack(b.dx + pack * N, out);
+    for (int j = 0; j < N; ++j) out[j] = gradient(static_cast<A>(x[j]), static_cast<A>(dy[j]));
+    store_pack(b.dx + pack * N, round_pack<T, N>(out));
   }
 }
 

@@ -158,9 +158,8 @@ struct GroupNormColumns {
   int64_t blocks() const { return n * tiles * chunks; }
 };
 
-inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int width,
-                                                int64_t element) {
-  constexpr int64_t kChunkBytes = 64 * 1024;
+inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int width) {
+  constexpr int64_t kManyBlocks = 2 * kTargetBlocks;
   GroupNormColumns plan;
   plan.n = g.n, plan.c = g.c, plan.s = g.s;
   plan.groups = g.g;
@@ -168,9 +167,10 @@ inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int 
   const int64_t packs = g.c / width;
   plan.lanes = static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(packs)));
   plan.tiles = static_cast<int>(ceil_div(packs, int64_t{plan.lanes}));
-  const int64_t row_bytes = std::min(packs, int64_t{plan.lanes}) * width * element;
   const int64_t batch = GroupNormColumns::kThreads / plan.lanes * GroupNormColumns::kBatch;
-  plan.rows_per_chunk = ceil_div(kChunkBytes / row_bytes, batch) * batch;
+  const int64_t blocks = g.n * plan.tiles * ceil_div(g.s, batch);  // of one batch per thread
+  const int64_t batches = std::min<int64_t>(3, blocks / kManyBlocks);
+  plan.rows_per_chunk = batch * std::max({int64_t{1}, batches, blocks / (8 * kManyBlocks)});
   plan.chunks = static_cast<int>(ceil_div(g.s, plan.rows_per_chunk));
   plan.by_tiles = FastDivisor(static_cast<uint32_t>(plan.tiles));
   plan.by_chunks = FastDivisor(static_cast<uint32_t>(plan.chunks));

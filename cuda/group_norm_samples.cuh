@@ -54,21 +54,23 @@ struct BackwardWorkspace {
   }
 };
 
+inline LaunchShape finish_shape(const PartsOfSets& of) {
+  return {.grid = exact_blocks(ceil_div(of.sets, 8), "group_norm"), .threads = 256};
+}
+
 template <class A>
 void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets& of,
                     const Moments<A>* parts) {
-  group_norm_finish_moments<A>
-      <<<exact_blocks(ceil_div(of.sets, 8), "group_norm"), 256, 0, cuda.stream()>>>(
-          parts, of, args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
-          static_cast<A>(args.eps));
+  launch_next_kernel(cuda, finish_shape(of), group_norm_finish_moments<A>, parts, of,
+                     args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
+                     static_cast<A>(args.eps));
 }
 
 template <class A>
 void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& of, int64_t m,
                  const BackwardWorkspace<A>& space) {
-  group_norm_finish_sums<A>
-      <<<exact_blocks(ceil_div(of.sets, 8), "group_norm"), 256, 0, cuda.stream()>>>(
-          space.parts, of, args.gamma.as<A>(), static_cast<A>(m), space.terms);
+  launch_next_kernel(cuda, finish_shape(of), group_norm_finish_sums<A>, space.parts, of,
+                     args.gamma.as<A>(), static_cast<A>(m), space.terms);
 }
 
 // dgamma and dbeta, where wanted.
@@ -77,15 +79,16 @@ void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c,
                  const BackwardWorkspace<A>& space) {
   if (!args.dgamma && !args.dbeta) return;
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
-  const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
-  const dim3 threads(32, 32), grid(tiles, static_cast<unsigned>(chunks.count));
-  const bool in_chunks = chunks.count > 1;
-  group_norm_sum_samples<A><<<grid, threads, 0, cuda.stream()>>>(
-      space.parts, space.rows, c, chunks.size, in_chunks ? space.chunks : nullptr, dgamma, dbeta);
-  if (!in_chunks) return;
-  group_norm_sum_samples<A><<<tiles, threads, 0, cuda.stream()>>>(
-      space.chunks, chunks.count, c, chunks.count, nullptr, dgamma, dbeta);
+  const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
+  LaunchShape shape{.grid = {tiles, static_cast<unsigned>(chunks.count)}, .threads = 1024};
+  ChannelSums<A>* const next = chunks.count > 1 ? space.chunks : nullptr;
+  launch_next_kernel(cuda, shape, group_norm_sum_samples<A>, space.parts, space.rows, c,
+                     chunks.size, next, dgamma, dbeta);
+  if (next == nullptr) return;
+  shape.grid = tiles;
+  launch_next_kernel(cuda, shape, group_norm_sum_samples<A>, next, chunks.count, c, chunks.count,
+                     nullptr, dgamma, dbeta);
 }
 
 }  // namespace gradus

@@ -5,9 +5,11 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/group_norm_plan.h"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -110,12 +112,13 @@ __device__ __forceinline__ A lanes_sum(A value, int width) {
 }
 
 // The moments of what the lanes of a set (or a warp of its block) hold, in two passes. The residual
-// Σ (x - centre) corrects the rounding of the first.
+// Σ (x - centre) corrects the rounding of the first; that of 16-bit elements is coarser anyway.
 template <class T, int N>
 __device__ __forceinline__ Moments<acc_t<T>> held_moments(const GroupNormSlab& plan,
                                                           const SlabThread& at, const T* held,
                                                           int width) {
   using A = acc_t<T>;
+  constexpr bool kCorrects = sizeof(T) > 2;
   A total = A(0);
   int packs = 0;
   for_each_pack<N>(plan, at, [&](int i) {
@@ -134,13 +137,16 @@ __device__ __forceinline__ Moments<acc_t<T>> held_moments(const GroupNormSlab& p
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const A d = static_cast<A>(in[j]) - centre;
-      residual += d;
+      if constexpr (kCorrects) residual += d;
       square += d * d;
     }
   });
+  square = lanes_sum(square, width);
+  if constexpr (!kCorrects) return {count, centre, square};
   residual = lanes_sum(residual, width);
-  const A shift = residual * share;
-  const A m2 = lanes_sum(square, width) - residual * shift;
+  const A shift = residual * share, surplus = residual * shift;
+  // A sum of squares that is not finite stays so, whatever the surplus is.
+  const A m2 = square - square == A(0) ? square - surplus : square;
   return {count, centre + shift, m2 < A(0) ? A(0) : m2};
 }
 
@@ -215,19 +221,17 @@ __global__ void __launch_bounds__(512, 2)
   }
   T* y = f.y + at.base;
   for (int row = at.slot; row < at.rows; row += f.plan.slots) {  // 3 write
-    const A gamma = f.gamma != nullptr ? f.gamma[at.channel + row] : A(1);
+    const A scale = rstd * (f.gamma != nullptr ? f.gamma[at.channel + row] : A(1));
     const A beta = f.beta != nullptr ? f.beta[at.channel + row] : A(0);
     const int end = (row + 1) * at.cols;
 #pragma unroll 4
     for (int i = row * at.cols + at.lane; i < end; i += f.plan.lanes_per_row) {
       const Pack<T, N> in = load_pack<N>(held + i * N);
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const A xhat = norm_xhat(static_cast<A>(in[j]), moments.mean, rstd);
-        out[j] = static_cast<T>(xhat * gamma + beta);
-      }
-      store_pack(y + i * N, out);
+      for (int j = 0; j < N; ++j)
+        out[j] = norm_scaled(static_cast<A>(in[j]), moments.mean, scale, beta);
+      store_pack(y + i * N, round_pack<T, N>(out));
     }
   }
   if (has_cluster) cluster_wait();
@@ -284,18 +288,17 @@ __device__ __forceinline__ void write_dx(const SlabBackward<T>& b, const SlabThr
   using A = acc_t<T>;
   T* dx = b.dx + at.base;
   for (int row = at.slot; row < at.rows; row += b.plan.slots) {
-    const A gamma = b.gamma != nullptr ? b.gamma[at.channel + row] : A(1);
+    const A scale = rstd * (b.gamma != nullptr ? b.gamma[at.channel + row] : A(1));
+    const NormGradient<A> gradient{mean, scale, rstd * m1, rstd * m2 * rstd};
     const int end = (row + 1) * at.cols;
 #pragma unroll 4
     for (int i = row * at.cols + at.lane; i < end; i += b.plan.lanes_per_row) {
       const Pack<T, N> x_in = load_pack<N>(x + i * N), dy_in = load_pack<N>(dy + i * N);
-      Pack<T, N> out;
+      A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const A xhat = norm_xhat(static_cast<A>(x_in[j]), mean, rstd);
-        out[j] = static_cast<T>(norm_dx(gamma * static_cast<A>(dy_in[j]), xhat, rstd, m1, m2));
-      }
-      store_pack(dx + i * N, out);
+      for (int j = 0; j < N; ++j)
+        out[j] = gradient(static_cast<A>(x_in[j]), static_cast<A>(dy_in[j]));
+      store_pack(dx + i * N, round_pack<T, N>(out));
     }
   }
 }
@@ -342,6 +345,7 @@ __global__ void __launch_bounds__(512, 2)
     }
     if (only_parts) return;
   }
+  start_next_kernel();
   if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
     const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
     write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share);

@@ -129,7 +129,7 @@ TEST(GroupNormPlan, ColumnsCoverEachSampleOnce) {
   for (const Case& k :
        {Case{256, 128, 3136, 32, 4, 4}, Case{256, 128, 3136, 32, 8, 2}, Case{2, 75, 81, 5, 1, 4},
         Case{1, 6, 1 << 24, 2, 1, 2}, Case{3, 4096, 5, 2, 4, 4}, Case{70000, 8, 4, 2, 4, 4}}) {
-    const GroupNormColumns plan = plan_group_norm_columns(geometry_of(k), k.width, k.element);
+    const GroupNormColumns plan = plan_group_norm_columns(geometry_of(k), k.width);
     EXPECT_GE(plan.chunks * plan.rows_per_chunk, k.s);
     EXPECT_LT((plan.chunks - 1) * plan.rows_per_chunk, k.s);
     EXPECT_GE(int64_t{plan.tiles} * plan.lanes * k.width, k.c);

@@ -33,7 +33,8 @@
 
 namespace gradus {
 
-// The formulas of one element, for numbers and for vectors of the CPU alike (V: either, S: either).
+// The formulas of one element, for numbers and for vectors of the CPU alike (V: either, S: either);
+// the last two are the same with the factors of a whole channel multiplied out.
 
 template <class V, class S>
 GRADUS_HD V norm_xhat(V x, S mean, S rstd) {
@@ -45,5 +46,19 @@ template <class V, class S>
 GRADUS_HD V norm_dx(V d, V xhat, S rstd, S m1, S m2) {
   return rstd * (d - m1 - xhat * m2);
 }
+
+// y, with scale = rstd·gamma.
+template <class V, class S>
+GRADUS_HD V norm_scaled(V x, S mean, S scale, S beta) {
+  return (x - mean) * scale + beta;
+}
+
+// dx, with scale = rstd·gamma, shift = rstd·m1 and stretch = rstd²·m2.
+template <class S>
+struct NormGradient {
+  S mean, scale, shift, stretch;
+
+  GRADUS_HD S operator()(S x, S dy) const { return scale * dy - shift - (x - mean) * stretch; }
+};
 
 }  // namespace gradus
