@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 TABLE = ROOT / "docs/coverage.md"
 DTYPES = ["f32", "f64", "f16", "bf16"]
-DIRECTIONS = ["forward", "backward"]
+DIRECTIONS = ["forward", "backward", "parameters"]
 
 # Ops without cases: why, and what tests them.
 NO_CASES = {
@@ -106,14 +106,20 @@ def accumulator(launches, dtype):
     return ", ".join(sorted(wide if name == "acc_t" else name for name in names)) or "nothing added"
 
 
-def cell(content, key, dtype, direction, missing):
-    functions = content["functions"]
-    if dtype not in functions.get(key, {}):
-        return missing
-    error = functions[key][dtype].get(direction)
-    if error is None:
-        return "has no gradient"
+def error_text(error):
     return "exact" if error["ulp"] == 0 else f'{error["ulp"]:.2g} ulp, {error["relative"]:.1g}'
+
+
+def cell(content, key, dtype, direction, missing):
+    cells = content["functions"].get(key, {})
+    if dtype not in cells:
+        return missing
+    if cells[dtype].get(direction) is None:
+        return "has no gradient"
+    text = error_text(cells[dtype][direction])
+    if direction == "backward" and "parameters" in cells[dtype]:
+        text += f'; parameters {error_text(cells[dtype]["parameters"])}'
+    return text
 
 
 def render(cpu, cuda):
@@ -126,9 +132,9 @@ def render(cpu, cuda):
         "Each cell is the largest error of all cases of a function against its naive f64 reference: "
         "in units in the last place of the dtype, and relative. Both are taken at the value itself "
         "where nothing is added up, and at the largest term where a sum may cancel. Gradients of "
-        "parameters are stored, and judged, in the type that sums are kept in. Errors among "
-        "subnormal values count in ulp only. All sums are repeatable bit for bit unless the last "
-        "column says otherwise.",
+        "parameters are stored, and judged, in the type that sums are kept in; losses are too. "
+        "Errors among subnormal values count in ulp only. The last column says whether two runs, "
+        "and on the CPU any number of threads, give the same bits.",
         "",
         f"CUDA: {card}.",
         "",
@@ -143,9 +149,9 @@ def render(cpu, cuda):
             repeatable = "yes" if all(launch["deterministic"] for launch in launches) else "no"
             for dtype in DTYPES:
                 cells = [cell(cpu, key, dtype, direction, "not supported")
-                         for direction in DIRECTIONS]
+                         for direction in DIRECTIONS[:2]]
                 cells += [cell(cuda, key, dtype, direction, "not recorded yet")
-                          for direction in DIRECTIONS]
+                          for direction in DIRECTIONS[:2]]
                 lines.append("| " + " | ".join([name, dtype, *cells, accumulator(launches, dtype),
                                                 repeatable]) + " |")
     lines += ["", "## Ops without cases", "",

@@ -60,6 +60,7 @@ OpCase make_case(const Function& function, const Shape& shape, const std::string
   };
   // Two terms of a gradient may cancel; what is only selected is exact.
   result.reduction = function.name.find("relu") == std::string::npos ? 1 : 0;
+  result.pointwise = true;
   result.benchmark = benchmark;
   return result;
 }

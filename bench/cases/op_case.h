@@ -48,6 +48,8 @@ struct OpCase {
   // no on-chip memory and is read twice; 0: the launches' own count, each operand once.
   double forward_passes = 0;
   double backward_passes = 0;
+  bool pointwise =
+      false;             // a value of y comes from one of x: docs/coverage.md judges it for itself
   std::string op;        // as in CMakeLists.txt; cases_of fills it in
   std::string function;  // a row of docs/coverage.md: "gelu"; not given: the op
 };

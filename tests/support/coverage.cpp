@@ -36,9 +36,10 @@ std::vector<std::string> names(DTypeSet set) {
 }  // namespace
 
 void MeasuredError::add(std::span<const double> got, std::span<const double> want, DType dtype,
-                        const OpCase& op_case) {
+                        const OpCase& op_case, Direction direction) {
   double scale = 0;
-  if (op_case.reduction > 0) {
+  const bool for_itself = op_case.pointwise && direction == Direction::forward;
+  if (op_case.reduction > 0 && !for_itself) {
     scale = op_case.scale;
     for (const double value : want) {
       if (std::isfinite(value)) scale = std::max(scale, std::abs(value));
@@ -59,12 +60,13 @@ void MeasuredError::add(std::span<const double> got, std::span<const double> wan
 void record_coverage(const OpCase& op_case, DType dtype, Device device, Direction direction,
                      const std::optional<MeasuredError>& error) {
   if (op_case.op.empty()) return;  // a case of a single test, not of an op
+  constexpr std::string_view names[] = {"forward", "backward", "parameters"};
   Json line = {{"op", op_case.op},
                {"function", op_case.function},
                {"case", op_case.name},
                {"dtype", to_string(dtype)},
                {"device", device.type == DeviceType::cuda ? "cuda" : "cpu"},
-               {"direction", direction == Direction::forward ? "forward" : "backward"}};
+               {"direction", names[static_cast<int>(direction)]}};
   if (error) {
     line["ulp"] = error->ulp;
     line["relative"] = error->relative;

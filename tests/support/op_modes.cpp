@@ -66,8 +66,8 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
   ASSERT_EQ(to_string(got.y.shape()), to_string(want.shape));
   const std::vector<double> got_y = got.y.to_vector<double>();
   EXPECT_TRUE(agrees(got_y, want.data, y_dtype, op_case.reduction, op_case.scale)) << "y";
-  MeasuredError forward, backward;
-  forward.add(got_y, want.data, y_dtype, op_case);
+  MeasuredError forward, backward, parameters;
+  forward.add(got_y, want.data, y_dtype, op_case, Direction::forward);
   record_coverage(op_case, dtype, device, Direction::forward, forward);
   if (!op_case.reference_backward) {
     return record_coverage(op_case, dtype, device, Direction::backward, std::nullopt);
@@ -82,10 +82,15 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
     EXPECT_TRUE(agrees(got_grad, want_grads[i].data, grad_dtype,
                        gradient_tolerance(op_case, grad_dtype, want, dy), op_case.scale))
         << "gradient of " << input.name;
-    backward.add(got_grad, want_grads[i].data, grad_dtype, op_case);
+    const bool is_parameter = input.kind == CaseInput::Kind::parameter;
+    (is_parameter ? parameters : backward)
+        .add(got_grad, want_grads[i].data, grad_dtype, op_case, Direction::backward);
     ++i;
   }
   record_coverage(op_case, dtype, device, Direction::backward, backward);
+  if (parameters.values > 0) {
+    record_coverage(op_case, dtype, device, Direction::parameters, parameters);
+  }
 }
 
 }  // namespace
