@@ -1,6 +1,7 @@
 #include "core/ops/softmax.h"
 
 #include "cuda/softmax_tile.cuh"
+#include "cuda/softmax_values.cuh"
 
 namespace gradus {
 namespace {
@@ -14,67 +15,73 @@ struct Part {
 // Where a maximum is -inf, all values are (or NaN): their exponentials are taken as they stand, so
 // that a chunk without a finite value adds 0 and not NaN.
 template <class A>
-__device__ __forceinline__ A shift_of(A max) {
+__device__ __forceinline__ A base_of(A max) {
   return max == A(-INFINITY) ? A(0) : max;
 }
 
-// math    core/ops/softmax.h; whole: y of the sets; part: parts[chunk, set]; write: y from
-// parts[set] grid    1-D, blocks of `side` rows or columns (of N sets each), the chunks of a set
-// side by side passes  1: K items of N values per thread in registers; 2 for sets in chunks bytes
-// fewest = actual = 2Eb; 3Eb for sets in chunks smem    max and sum per group of lanes needs
-// N·sizeof(T) alignment; all lanes of a set in one block order   a thread's items, lanes of a warp
-// pairwise, warps in turn, chunks in turn expf and exp are within 1 ulp (CUDA C++ Programming
-// Guide, mathematical functions); the quotient is a product with 1/sum, 1 ulp more. Predicted at
-// 256x128x56x56: 93 % of a copy.
+// math    core/ops/softmax.h; whole: y of the sets; part: parts[chunk, set];
+//         write: y from parts[set]
+// grid    1-D, blocks of `side` rows or columns (of N sets each), chunks of a set side by side
+// passes  1, K items of N values per thread in registers; 2 for sets in chunks without a cluster
+// bytes   fewest = actual = 2Eb; 3Eb for sets in chunks without a cluster
+// smem    max and sum per group of lanes, and of the block for its cluster
+// needs   N·sizeof(T) alignment; all lanes of a set in one block or cluster
+// order   a thread's items, lanes of a warp pairwise, warps in turn, blocks pairwise or chunks
+// exp is within 1 ulp in f32 and f64; for 16 bits see SoftmaxApproximate, computed twice there.
+// Predicted at 256x128x56x56: 92 % of a copy in f32, 90 % in bf16; first seen: 90 and 56 %, when
+// bf16 was unpacked into 64 registers and rounded one by one.
 template <class T, int N, int K, bool kColumns, SoftmaxStep kStep>
 __global__ void __launch_bounds__(1024)
     softmax_forward_lanes_per_set(const T* __restrict__ x, T* __restrict__ y,
                                   const __grid_constant__ SoftmaxTile tile, bool log,
                                   Part<acc_t<T>>* parts) {
   using A = acc_t<T>;
-  constexpr int M = kColumns ? N : 1;  // sets of a thread
+  using Math = SoftmaxMath<T>;
+  constexpr int M = kColumns ? N : 1;      // sets of a thread
+  constexpr bool kAgain = sizeof(T) == 2;  // exponentials are computed again, not held
   const SoftmaxPlace<N, kColumns> at(tile);
+  const A shift = log ? A(0) : Math::kShift;
+  Raw<T, N> raw[K];
   A v[K][N], max[M], sum[M];
 #pragma unroll
   for (int j = 0; j < M; ++j) max[j] = A(-INFINITY), sum[j] = A(0);
 #pragma unroll
   for (int i = 0; i < K; ++i) {
-    const int64_t item = at.begin + i * tile.lanes;
-    if (item < at.end) {
-      const Pack<T, N> in = load_pack<N>(x + at.base + item * tile.item_step);
-#pragma unroll
-      for (int j = 0; j < N; ++j) v[i][j] = static_cast<A>(in[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < N; ++j) v[i][j] = A(-INFINITY);
-    }
+    if (at.has(i)) raw[i].load(x + at.first + i * at.step);
   }
   if constexpr (kStep == SoftmaxStep::write) {
 #pragma unroll
-    for (int j = 0; j < M && at.is_active; ++j) {
-      max[j] = parts[at.set + j].max;
-      sum[j] = parts[at.set + j].sum;
+    for (int j = 0; j < M; ++j) {
+      const Part<A> part = at.is_active ? parts[at.set + j] : Part<A>{};
+      max[j] = part.max;
+      sum[j] = part.sum;
     }
   } else {
     auto* slots = reinterpret_cast<Pack<A, M>*>(dynamic_shared());
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 1 max
+      if (!at.has(i)) continue;
+      raw[i].unpack(v[i]);
 #pragma unroll
       for (int j = 0; j < N; ++j) max[j % M] = SoftmaxMax{}(max[j % M], v[i][j]);
+      raw[i].forget_unpacked();
     }
-    reduce_lanes<kColumns>(max, tile, slots, SoftmaxMax{});
+    reduce_set<kColumns>(max, tile, slots, SoftmaxMax{}, A(-INFINITY));
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 2 sum
-      if (at.begin + i * tile.lanes >= at.end) continue;
+      if (!at.has(i)) continue;
+      if constexpr (kAgain) raw[i].unpack(v[i]);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const A z = v[i][j] - (kStep == SoftmaxStep::part ? shift_of(max[j % M]) : max[j % M]);
-        const A e = exp(z);
+        const A z = v[i][j] - (kStep == SoftmaxStep::part ? base_of(max[j % M]) : max[j % M]);
+        const A e = Math::exp_of(z, shift);
         sum[j % M] += e;
         v[i][j] = log ? z : e;
       }
+      raw[i].forget_unpacked();
     }
-    reduce_lanes<kColumns>(sum, tile, slots + tile.groups * (kColumns ? tile.side : 1), SumOp{});
+    reduce_set<kColumns>(sum, tile, slots + tile.slots(kColumns), SumOp{}, A(0));
+    if (tile.cluster > 1) cluster_arrive();
   }
   if constexpr (kStep == SoftmaxStep::part) {
     if (at.lane != 0 || !at.is_active) return;
@@ -82,23 +89,22 @@ __global__ void __launch_bounds__(1024)
     for (int j = 0; j < M; ++j) parts[at.chunk * tile.sets + at.set + j] = {max[j], sum[j]};
   } else {
 #pragma unroll
-    for (int j = 0; j < M; ++j) sum[j] = log ? ::log(sum[j]) : A(1) / sum[j];
+    for (int j = 0; j < M; ++j) sum[j] = log ? Math::log_of(sum[j]) : Math::inverse(sum[j]);
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 3 write
-      const int64_t item = at.begin + i * tile.lanes;
-      if (item >= at.end) break;
-      Pack<T, N> out;
+      if (!at.has(i)) break;
+      if constexpr (kAgain || kStep == SoftmaxStep::write) raw[i].unpack(v[i]);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        A value = v[i][j];
-        if constexpr (kStep == SoftmaxStep::write) {
-          value -= max[j % M];
-          if (!log) value = exp(value);
+        if constexpr (kAgain || kStep == SoftmaxStep::write) {
+          v[i][j] -= max[j % M];
+          if (!log) v[i][j] = Math::exp_of(v[i][j], shift);
         }
-        out[j] = static_cast<T>(log ? value - sum[j % M] : value * sum[j % M]);
+        v[i][j] = log ? v[i][j] - sum[j % M] : v[i][j] * sum[j % M];
       }
-      store_pack(y + at.base + item * tile.item_step, out);
+      store_pack(y + at.first + i * at.step, round_pack<T, N>(v[i]));
     }
+    if (tile.cluster > 1) cluster_wait();  // its shared memory may still be read
   }
 }
 
@@ -116,7 +122,7 @@ __global__ void __launch_bounds__(256)
   max = warp_reduce(max, SoftmaxMax{});
   for (int64_t i = lane; i < chunks; i += kWarp) {
     const Part<A> part = parts[i * sets + set];
-    sum += part.sum * exp(part.max - shift_of(max));
+    sum += part.sum * exp(part.max - base_of(max));
   }
   sum = warp_sum(sum);
   if (lane == 0) parts[set] = {max, sum};
@@ -125,38 +131,37 @@ __global__ void __launch_bounds__(256)
 template <class T>
 void forward(Cuda& cuda, const SoftmaxForward& args) {
   using A = acc_t<T>;
-  constexpr int kMostItems = std::is_same_v<T, float> ? 8 : 4;
   const SoftmaxGeometry g = softmax_geometry(args.x, args.axis);
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 1, {x, y});
+  const bool has_clusters = cuda.info().compute_major >= 9;
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {x, y});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,
                           .shared_bytes = softmax_shared_bytes<A>(tile, plan, 2)};
-  with_softmax_mapping<kFullPack<T>, kMostItems>(
-      plan, [&](auto width, auto per_thread, auto columns) {
-        constexpr int N = width(), K = per_thread();
-        constexpr bool kColumns = columns();
-        using enum SoftmaxStep;
-        Part<A>* parts = nullptr;
-        if (plan.chunks == 1) {
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
-                        tile, args.log, parts);
-          return;
-        }
-        if constexpr (K == 4) {
-          const int64_t sets = plan.sets();
-          parts = static_cast<Part<A>*>(
-              cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y,
-                        tile, args.log, parts);
-          softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
-                                  cuda.stream()>>>(parts, plan.chunks, sets);
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
-                        tile, args.log, parts);
-        }
-      });
+  with_softmax_mapping<kFullPack<T>>(plan, [&](auto width, auto per_thread, auto columns) {
+    constexpr int N = width(), K = per_thread();
+    constexpr bool kColumns = columns();
+    using enum SoftmaxStep;
+    Part<A>* parts = nullptr;
+    if (plan.chunks == 1) {
+      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
+                    tile, args.log, parts);
+      return;
+    }
+    if constexpr (K == 4) {
+      const int64_t sets = plan.sets();
+      parts = static_cast<Part<A>*>(
+          cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
+      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y, tile,
+                    args.log, parts);
+      softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
+                              cuda.stream()>>>(parts, plan.chunks, sets);
+      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
+                    tile, args.log, parts);
+    }
+  });
 }
 
 }  // namespace

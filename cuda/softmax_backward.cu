@@ -1,18 +1,21 @@
 #include "core/ops/softmax.h"
 #include "cuda/softmax_tile.cuh"
+#include "cuda/softmax_values.cuh"
 
 namespace gradus {
 namespace {
 
-// math    core/ops/softmax.h; whole: dx of the sets; part: parts[chunk, set]; write: dx from
-//         parts[set]
-// grid    1-D, blocks of `side` rows or columns (of N sets each), the chunks of a set side by side
-// passes  1: K items of N values of y and dy per thread in registers; 2 for sets in chunks
-// bytes   fewest = actual = 3Eb; 5Eb for sets in chunks
-// smem    a sum per group of lanes
-// needs   N·sizeof(T) alignment; all lanes of a set in one block
-// order   a thread's items, lanes of a warp pairwise, warps in turn, chunks in turn
-// Predicted at 256x128x56x56: 96 % of a copy.
+// math    core/ops/softmax.h; whole: dx of the sets; part: parts[chunk, set];
+//         write: dx from parts[set]
+// grid    1-D, blocks of `side` rows or columns (of N sets each), chunks of a set side by side
+// passes  1, K items of N values of y and dy per thread in registers; 2 for sets in chunks without
+//         a cluster
+// bytes   fewest = actual = 3Eb; 5Eb for sets in chunks without a cluster
+// smem    a sum per group of lanes, and of the block for its cluster
+// needs   N·sizeof(T) alignment; all lanes of a set in one block or cluster
+// order   a thread's items, lanes of a warp pairwise, warps in turn, blocks pairwise or chunks
+// Predicted at 256x128x56x56: 97 % of a copy; first seen: 99 % in f32, 44 % in bf16, when it was
+// unpacked into 64 registers and rounded one by one.
 template <class T, int N, int K, bool kColumns, SoftmaxStep kStep>
 __global__ void __launch_bounds__(1024)
     softmax_backward_lanes_per_set(const T* __restrict__ y, const T* __restrict__ dy,
@@ -21,31 +24,32 @@ __global__ void __launch_bounds__(1024)
   using A = acc_t<T>;
   constexpr int M = kColumns ? N : 1;  // sets of a thread
   const SoftmaxPlace<N, kColumns> at(tile);
-  Pack<T, N> values[K], upstream[K];
+  Raw<T, N> values[K], upstream[K];
 #pragma unroll
   for (int i = 0; i < K; ++i) {
-    const int64_t item = at.begin + i * tile.lanes;
-    if (item >= at.end) continue;
-    values[i] = load_pack<N>(y + at.base + item * tile.item_step);
-    upstream[i] = load_pack<N>(dy + at.base + item * tile.item_step);
+    if (!at.has(i)) continue;
+    values[i].load(y + at.first + i * at.step);
+    upstream[i].load(dy + at.first + i * at.step);
   }
-  A sum[M];
+  A sum[M], value[N], d[N];
+#pragma unroll
+  for (int j = 0; j < M; ++j) sum[j] = A(0);
   if constexpr (kStep == SoftmaxStep::write) {
 #pragma unroll
-    for (int j = 0; j < M; ++j) sum[j] = at.is_active ? parts[at.set + j] : A(0);
+    for (int j = 0; j < M && at.is_active; ++j) sum[j] = parts[at.set + j];
   } else {
 #pragma unroll
-    for (int j = 0; j < M; ++j) sum[j] = A(0);
-#pragma unroll
     for (int i = 0; i < K; ++i) {  // 1 sum
-      if (at.begin + i * tile.lanes >= at.end) continue;
+      if (!at.has(i)) continue;
+      values[i].unpack(value);
+      upstream[i].unpack(d);
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const A d = static_cast<A>(upstream[i][j]);
-        sum[j % M] += log ? d : d * static_cast<A>(values[i][j]);
-      }
+      for (int j = 0; j < N; ++j) sum[j % M] += log ? d[j] : d[j] * value[j];
+      values[i].forget_unpacked();
+      upstream[i].forget_unpacked();
     }
-    reduce_lanes<kColumns>(sum, tile, reinterpret_cast<Pack<A, M>*>(dynamic_shared()), SumOp{});
+    reduce_set<kColumns>(sum, tile, reinterpret_cast<Pack<A, M>*>(dynamic_shared()), SumOp{}, A(0));
+    if (tile.cluster > 1) cluster_arrive();
   }
   if constexpr (kStep == SoftmaxStep::part) {
     if (at.lane != 0 || !at.is_active) return;
@@ -54,16 +58,17 @@ __global__ void __launch_bounds__(1024)
   } else {
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 2 write
-      const int64_t item = at.begin + i * tile.lanes;
-      if (item >= at.end) break;
-      Pack<T, N> out;
+      if (!at.has(i)) break;
+      values[i].unpack(value);
+      upstream[i].unpack(d);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const A value = static_cast<A>(values[i][j]), d = static_cast<A>(upstream[i][j]);
-        out[j] = static_cast<T>(log ? d - exp(value) * sum[j % M] : value * (d - sum[j % M]));
+        value[j] =
+            log ? d[j] - exp_of_output<T>(value[j]) * sum[j % M] : value[j] * (d[j] - sum[j % M]);
       }
-      store_pack(dx + at.base + item * tile.item_step, out);
+      store_pack(dx + at.first + i * at.step, round_pack<T, N>(value));
     }
+    if (tile.cluster > 1) cluster_wait();  // its shared memory may still be read
   }
 }
 
@@ -88,19 +93,21 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
   const SoftmaxGeometry g = softmax_geometry(args.y, args.axis);
   const T *y = args.y.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 2, {y, dy, dx});
+  const bool has_clusters = cuda.info().compute_major >= 9;
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {y, dy, dx});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,
                           .shared_bytes = softmax_shared_bytes<A>(tile, plan, 1)};
-  with_softmax_mapping<kFullPack<T>, 4>(plan, [&](auto width, auto per_thread, auto columns) {
+  with_softmax_mapping<kFullPack<T>>(plan, [&](auto width, auto per_thread, auto columns) {
     constexpr int N = width(), K = per_thread();
     constexpr bool kColumns = columns();
     using enum SoftmaxStep;
     A* parts = nullptr;
-    if (plan.chunks == 1) {
-      launch_kernel(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y, dy,
-                    dx, tile, args.log, parts);
+    if (plan.chunks == 1 || plan.in_cluster) {
+      launch_sets(cuda, shape, tile.cluster,
+                  softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y, dy, dx, tile,
+                  args.log, parts);
       return;
     }
     if constexpr (K == 4) {

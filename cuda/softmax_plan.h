@@ -16,15 +16,16 @@
 namespace gradus {
 
 struct SoftmaxPlan {
-  bool columns = false;  // inner > 1
-  int width = 1;         // values of an access
-  int per_thread = 1;    // 1, 2, 4 or 8; for columns 4 or 8, for chunks 4
-  int lanes = 1;         // threads along a set; for rows a power of two
-  int side = 1;          // rows or columns of a block; for columns a power of two
-  int threads = 0;       // lanes · side, filled up to whole warps
-  int64_t units = 0;     // rows or columns in all
-  int64_t items = 0;     // of a set
-  int64_t chunks = 1;    // of a set
+  bool columns = false;     // inner > 1
+  int width = 1;            // values of an access
+  int per_thread = 1;       // 1, 2, 4 or 8; for columns 4 or 8, for chunks 4
+  int lanes = 1;            // threads along a set; for rows a power of two
+  int side = 1;             // rows or columns of a block; for columns a power of two
+  int threads = 0;          // lanes · side, filled up to whole warps
+  int64_t units = 0;        // rows or columns in all
+  int64_t items = 0;        // of a set
+  bool in_cluster = false;  // the blocks of the chunks of a set form a cluster
+  int64_t chunks = 1;       // of a set
   int64_t chunk_items = 0;
   int64_t blocks = 0;
 
@@ -42,9 +43,11 @@ inline int64_t floor_power(int64_t value) {
 
 inline constexpr int64_t kSoftmaxThreads = 256;  // of a block, where that is enough
 inline constexpr int64_t kSoftmaxMostThreads = 1024;
+inline constexpr int64_t kSoftmaxMostCluster = 8;
+inline constexpr int64_t kSoftmaxClusterItems = 2048;  // of a block; more take several blocks
 
 // Rows: few lanes with several items each, whole 128-byte lines per access where a row has them.
-inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items) {
+inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items, bool has_clusters) {
   int64_t per_thread = 1;
   while (per_thread < 4 && per_thread * 8 < plan.items) per_thread *= 2;
   int64_t lanes = ceil_power(ceil_div(plan.items, per_thread));
@@ -52,7 +55,13 @@ inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items) {
     per_thread = 8;  // one warp instead of two, or one block instead of chunks
     lanes = ceil_power(ceil_div(plan.items, per_thread));
   }
-  if (lanes > kSoftmaxMostThreads) {
+  if (has_clusters && plan.items > kSoftmaxClusterItems &&
+      plan.items <= kSoftmaxMostCluster * kSoftmaxMostThreads * 4) {
+    plan.in_cluster = true;
+    per_thread = 4;
+    plan.chunks = std::min(kSoftmaxMostCluster, ceil_div(plan.items, kSoftmaxClusterItems));
+    lanes = ceil_power(ceil_div(ceil_div(plan.items, plan.chunks), per_thread));
+  } else if (lanes > kSoftmaxMostThreads) {
     per_thread = 4;
     lanes = kSoftmaxThreads;
   }
@@ -83,9 +92,8 @@ inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_it
 
 }  // namespace detail
 
-// element: bytes of a value; held: tensors whose values a thread holds (x, or y and dy); pointers:
-// of all tensors that are read or written.
-inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int held,
+// element: bytes of a value; pointers: of all tensors that are read or written.
+inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, bool has_clusters,
                                 std::initializer_list<const void*> pointers) {
   SoftmaxPlan plan;
   plan.columns = g.inner > 1;
@@ -95,15 +103,19 @@ inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int h
   plan.items = plan.columns ? g.c : g.c / plan.width;
   plan.units = plan.columns ? g.outer * (g.inner / plan.width) : g.outer;
   // So that 64 registers are enough: blocks have up to 1024 threads.
-  const int most_items = plan.width == 1 || (element == 4 && held == 1) ? 8 : 4;
+  const int most_items = plan.width == 1 ? 8 : 4;
   if (plan.columns) {
     detail::plan_softmax_columns(plan, element, most_items);
   } else {
-    detail::plan_softmax_rows(plan, most_items);
+    detail::plan_softmax_rows(plan, most_items, has_clusters);
   }
   plan.threads = static_cast<int>(ceil_div(int64_t{plan.lanes} * plan.side, 32) * 32);
-  plan.chunk_items = std::min<int64_t>(plan.items, int64_t{plan.lanes} * plan.per_thread);
-  plan.chunks = ceil_div(plan.items, plan.chunk_items);
+  if (plan.in_cluster) {
+    plan.chunk_items = ceil_div(plan.items, plan.chunks);
+  } else {
+    plan.chunk_items = std::min<int64_t>(plan.items, int64_t{plan.lanes} * plan.per_thread);
+    plan.chunks = ceil_div(plan.items, plan.chunk_items);
+  }
   plan.blocks = ceil_div(plan.units, plan.side) * plan.chunks;
   return plan;
 }

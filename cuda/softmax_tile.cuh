@@ -2,9 +2,10 @@
 // set. The plan behind it: cuda/softmax_plan.h.
 #pragma once
 
-#include "cuda/device/quotient.cuh"
+#include "cuda/device/cluster.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/device/strided_plan.h"
 #include "cuda/device/vector.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_plan.h"
@@ -14,6 +15,7 @@ namespace gradus {
 struct SoftmaxTile {
   int lanes, side;
   int first_mask, end_mask;  // lanes of a set within a warp: shuffles over these bits
+  int cluster;               // blocks that hold a set together; 1: no cluster
   int groups;  // warps, or more threads, that hold lanes of the same sets; 1: no barrier
   int64_t units, sets, items, chunks, chunk_items;
   int64_t item_step;   // from an item to the next, in elements
@@ -27,6 +29,7 @@ struct SoftmaxTile {
         side(p.side),
         first_mask(p.columns ? p.side : 1),
         end_mask(p.columns ? 32 : std::min(p.lanes, 32)),
+        cluster(p.in_cluster ? static_cast<int>(p.chunks) : 1),
         groups(p.threads / std::max(32, p.columns ? p.side : 1)),
         units(p.units),
         sets(p.sets()),
@@ -40,23 +43,47 @@ struct SoftmaxTile {
     if (!p.columns && p.lanes <= 32) groups = 1;
     if (is_small) per_outer_divisor = FastDivisor(static_cast<uint32_t>(per_outer));
   }
+
+  // Results of parts of the lanes that a reduction passes on: of each group, and of the block to
+  // its cluster.
+  GRADUS_HD int slots(bool columns) const {
+    return (groups > 1 ? groups * (columns ? side : 1) : 0) + (cluster > 1 ? 1 : 0);
+  }
 };
 
-// Shared memory of a block: `arrays` times one A per group, row or column, and value side by side.
+// Shared memory of a block for so many reductions.
 template <class A>
-size_t softmax_shared_bytes(const SoftmaxTile& tile, const SoftmaxPlan& plan, int arrays) {
-  if (tile.groups == 1) return 0;
-  const int values = plan.columns ? plan.side * plan.width : 1;
-  return static_cast<size_t>(arrays * tile.groups * values) * sizeof(A);
+size_t softmax_shared_bytes(const SoftmaxTile& tile, const SoftmaxPlan& plan, int reductions) {
+  const int sets = plan.columns ? plan.width : 1;
+  return static_cast<size_t>(reductions * tile.slots(plan.columns) * sets) * sizeof(A);
 }
 
-// The place of a thread: its set (for columns the first of N), and its items begin, begin + lanes,
-// ... below end, as offsets from the set's first value.
+// Launches a kernel over whole sets, in clusters of so many blocks.
+template <class... Params, class... Args>
+void launch_sets(Cuda& cuda, const LaunchShape& shape, int cluster, void (*kernel)(Params...),
+                 const Args&... args) {
+  if (cluster == 1) return launch_kernel(cuda, shape, kernel, args...);
+  cudaLaunchAttribute size{};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = cuda.stream();
+  config.attrs = &size;
+  config.numAttrs = 1;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
+             "cudaLaunchKernelEx");
+}
+
+// The place of a thread: its set (for columns the first of N), and its items, of which number i
+// lies at first + i·step and exists if has(i).
 template <int N, bool kColumns>
 struct SoftmaxPlace {
-  int lane;
+  int lane, lanes, left;
   bool is_active;
-  int64_t chunk, set, base, begin, end;
+  int64_t chunk, set, first, step;
 
   __device__ __forceinline__ explicit SoftmaxPlace(const SoftmaxTile& tile) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -70,19 +97,25 @@ struct SoftmaxPlace {
     const int64_t unit =
         block * tile.side + (kColumns ? thread & (tile.side - 1) : thread / tile.lanes);
     is_active = unit < tile.units && lane < tile.lanes;
+    const int64_t begin = chunk * tile.chunk_items + lane;
+    const int64_t end = is_active ? min(tile.items, (chunk + 1) * tile.chunk_items) : 0;
+    lanes = tile.lanes;
+    left = end > begin ? static_cast<int>(end - begin) : 0;
+    step = tile.lanes * tile.item_step;
     if constexpr (kColumns) {
       const int64_t outer = tile.is_small
                                 ? tile.per_outer_divisor.quotient(static_cast<uint32_t>(unit))
                                 : unit / tile.per_outer;
-      base = outer * tile.outer_step + (unit - outer * tile.per_outer) * N;
+      first = outer * tile.outer_step + (unit - outer * tile.per_outer) * N;
       set = unit * N;
     } else {
-      base = unit * tile.outer_step;
+      first = unit * tile.outer_step;
       set = unit;
     }
-    begin = chunk * tile.chunk_items + lane;
-    end = is_active ? min(tile.items, (chunk + 1) * tile.chunk_items) : 0;
+    first += begin * tile.item_step;
   }
+
+  __device__ __forceinline__ bool has(int i) const { return i * lanes < left; }
 };
 
 struct SoftmaxMax {
@@ -90,6 +123,17 @@ struct SoftmaxMax {
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
   __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
 };
+
+// Combines the results of the blocks of a cluster. `slot`: shared memory that no other call uses,
+// and that must live until all blocks have read it. order: blocks pairwise.
+template <class A, class Op>
+__device__ __forceinline__ A reduce_cluster(A value, int blocks, A* slot, Op op, A identity) {
+  if (threadIdx.x == 0) *slot = value;
+  cluster_sync();
+  const int rank = static_cast<int>(threadIdx.x) % kMaxCluster;
+  value = rank < blocks ? *in_block(slot, static_cast<unsigned>(rank)) : identity;
+  return warp_reduce<kMaxCluster>(value, op);
+}
 
 // Combines each of v over the lanes of a set; all threads of the block call it. `slots`: shared
 // memory that no other call uses. order: lanes of a warp pairwise, then the groups in turn.
@@ -121,15 +165,27 @@ __device__ __forceinline__ void reduce_lanes(A (&v)[M], const SoftmaxTile& tile,
   for (int j = 0; j < M; ++j) v[j] = all[j];
 }
 
+// The same over the blocks of a cluster too, where a set has one; rows only. slots: tile.slots() of
+// shared memory, as for reduce_cluster().
+template <bool kColumns, int M, class A, class Op>
+__device__ __forceinline__ void reduce_set(A (&v)[M], const SoftmaxTile& tile, Pack<A, M>* slots,
+                                           Op op, A identity) {
+  reduce_lanes<kColumns>(v, tile, slots, op);
+  if constexpr (!kColumns) {
+    if (tile.cluster == 1) return;
+    v[0] = reduce_cluster(v[0], tile.cluster, &slots[tile.groups > 1 ? tile.groups : 0][0], op,
+                          identity);
+  }
+}
+
 // What a kernel does: a whole set at once, or one step of sets in chunks.
 enum class SoftmaxStep : uint8_t { whole, part, write };
 
 // Calls f(constant width, constant per_thread, constant columns) for the plan of a kernel.
-template <int kFull, int kMostItems, class F>
+template <int kFull, class F>
 void with_softmax_mapping(const SoftmaxPlan& plan, F&& f) {
   const auto with_items = [&](auto width, auto columns) {
-    constexpr bool takes_eight = width() == 1 || kMostItems >= 8;
-    if constexpr (takes_eight) {
+    if constexpr (width() == 1) {
       if (plan.per_thread == 8) return f(width, std::integral_constant<int, 8>(), columns);
     }
     if constexpr (!columns()) {

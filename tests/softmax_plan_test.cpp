@@ -6,30 +6,27 @@
 namespace gradus {
 namespace {
 
-// Bytes of an element; tensors that are held: x forward, y and dy backward.
-struct Access {
-  int64_t element;
-  int held;
-};
-constexpr Access kAccesses[] = {{4, 1}, {2, 1}, {8, 1}, {4, 2}, {2, 2}, {8, 2}};
+constexpr int64_t kElements[] = {4, 2, 8};  // bytes
 
-SoftmaxPlan plan_of(const SoftmaxGeometry& g, const Access& a, bool is_aligned = true) {
+SoftmaxPlan plan_of(const SoftmaxGeometry& g, int64_t element, bool is_aligned = true,
+                    bool has_clusters = true) {
   const auto* base = reinterpret_cast<const char*>(uintptr_t{1} << 20);
-  return plan_softmax(g, a.element, a.held, {base, base + (is_aligned ? 0 : a.element)});
+  return plan_softmax(g, element, has_clusters, {base, base + (is_aligned ? 0 : element)});
 }
 
 // Every item of every set has one thread and one place in its registers, whatever the shape.
 TEST(SoftmaxPlan, EveryValueHasAThread) {
-  for (const Access& a : kAccesses) {
+  for (const int64_t element : kElements) {
     for (const int64_t inner : {1, 2, 3, 7, 8, 49, 64, 3136}) {
       for (const int64_t c :
            {1,    2,    3,    4,    5,    8,    9,    16,    17,    31,    32,
             33,   64,   65,   100,  128,  129,  256,  257,   512,   513,   1000,
             1024, 1025, 2048, 2049, 4096, 4097, 8192, 16384, 32768, 65536, 100003}) {
-        for (const bool is_aligned : {true, false}) {
+        for (const int variant : {0, 1, 2, 3}) {
+          const bool is_aligned = variant % 2 == 0, has_clusters = variant / 2 == 0;
           const SoftmaxGeometry g{.outer = 5, .c = c, .inner = inner};
-          const SoftmaxPlan plan = plan_of(g, a, is_aligned);
-          SCOPED_TRACE(testing::Message() << c << " by " << inner << ", " << a.element << " bytes");
+          const SoftmaxPlan plan = plan_of(g, element, is_aligned, has_clusters);
+          SCOPED_TRACE(testing::Message() << c << " by " << inner << ", " << element << " bytes");
           EXPECT_EQ(plan.columns, inner > 1);
           EXPECT_EQ(plan.sets(), g.outer * g.inner);
           EXPECT_EQ(plan.items * (plan.columns ? 1 : plan.width), c);
@@ -40,9 +37,14 @@ TEST(SoftmaxPlan, EveryValueHasAThread) {
           EXPECT_EQ(plan.threads % 32, 0);
           EXPECT_LE(plan.threads, 1024);
           EXPECT_GE(plan.threads, plan.lanes * plan.side);
-          // No more than 32 registers of values as they are stored.
-          EXPECT_LE(plan.per_thread * plan.width * a.element * a.held, 128);
+          // No more than 16 registers of values as they are stored.
+          EXPECT_LE(plan.per_thread * plan.width * element, 64);
           EXPECT_TRUE(plan.chunks == 1 || plan.per_thread == 4);
+          if (plan.in_cluster) {
+            EXPECT_TRUE(has_clusters && !plan.columns && plan.side == 1);
+            EXPECT_LE(plan.chunks, 8);
+            EXPECT_GT(plan.threads, 32);
+          }
           if (plan.columns) {
             EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(plan.side)));
             EXPECT_GE(plan.per_thread, 4);
@@ -59,9 +61,9 @@ TEST(SoftmaxPlan, EveryValueHasAThread) {
 
 TEST(SoftmaxPlan, ChannelsAtEachPixel) {
   const SoftmaxGeometry g{.outer = 256, .c = 128, .inner = 56 * 56};
-  for (const Access& a : {Access{4, 1}, Access{2, 1}}) {
-    const SoftmaxPlan plan = plan_of(g, a);
-    EXPECT_EQ(plan.width * a.element, 16);
+  for (const int64_t element : {4, 2}) {
+    const SoftmaxPlan plan = plan_of(g, element);
+    EXPECT_EQ(plan.width * element, 16);
     EXPECT_EQ(plan.chunks, 1);  // read once
     EXPECT_EQ(plan.lanes, 32);
     EXPECT_EQ(plan.side, 8);  // a line of 128 bytes
@@ -69,20 +71,28 @@ TEST(SoftmaxPlan, ChannelsAtEachPixel) {
   }
 }
 
-TEST(SoftmaxPlan, RowsOfOneBlockAreReadOnce) {
-  for (const int64_t c : {1024, 4096, 16384, 32768}) {
-    EXPECT_EQ(plan_of({.outer = 8, .c = c, .inner = 1}, {4, 1}).chunks, 1) << c;
-    EXPECT_EQ(plan_of({.outer = 8, .c = c, .inner = 1}, {2, 1}).chunks, 1) << c;
+// From memory only once, as long as a block or a cluster can hold a row.
+TEST(SoftmaxPlan, LongRowsStayOnChip) {
+  const auto rows_of = [](int64_t c, int64_t element, bool has_clusters) {
+    return plan_of({.outer = 8, .c = c, .inner = 1}, element, true, has_clusters);
+  };
+  for (const int64_t element : {4, 2}) {
+    for (const int64_t c : {1024, 4096, 32000, 131072}) {
+      const SoftmaxPlan plan = rows_of(c, element, true);
+      EXPECT_TRUE(plan.chunks == 1 || plan.in_cluster) << c;
+      EXPECT_EQ(plan.chunks == 1, c <= 4096) << c;
+      EXPECT_FALSE(rows_of(c, element, false).in_cluster);
+    }
+    EXPECT_FALSE(rows_of(1 << 20, element, true).in_cluster);
   }
-  EXPECT_GT(plan_of({.outer = 8, .c = 65536, .inner = 1}, {4, 1}).chunks, 1);
 }
 
 // No access is wider than the alignment of any of the tensors, or the rows, allow.
 TEST(SoftmaxPlan, UnalignedIsNarrow) {
-  EXPECT_EQ(plan_of({.outer = 8, .c = 1024, .inner = 1}, {4, 1}, false).width, 1);
-  EXPECT_EQ(plan_of({.outer = 8, .c = 1023, .inner = 1}, {4, 1}).width, 1);
-  EXPECT_EQ(plan_of({.outer = 8, .c = 64, .inner = 49}, {2, 1}).width, 1);
-  EXPECT_EQ(plan_of({.outer = 8, .c = 63, .inner = 64}, {2, 1}).width, 8);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 1024, .inner = 1}, 4, false).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 1023, .inner = 1}, 4).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 64, .inner = 49}, 2).width, 1);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 63, .inner = 64}, 2).width, 8);
 }
 
 }  // namespace
