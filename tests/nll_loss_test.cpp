@@ -6,6 +6,7 @@
 #include "nn/loss.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
@@ -37,6 +38,45 @@ TEST(NllLoss, OfLogProbabilitiesIsCrossEntropy) {
                                    {.weight = weight, .reduction = reduction});
     EXPECT_TRUE(agrees(a.to_vector<double>(), b.to_vector<double>(), DType::f64, 6));
   }
+}
+
+// PyTorch's values and gradients.
+void expect_golden(Device device) {
+  int cases = 0;
+  for (const ref::Json& json : ref::golden_cases("losses")) {
+    if (json.at("name") != "nll") continue;
+    const ref::Json &inputs = json.at("inputs"), &args = json.at("args");
+    SCOPED_TRACE(args.dump());
+    const ref::Array x_values = ref::golden_array(inputs, "x"),
+                     labels = ref::golden_array(inputs, "labels"),
+                     weight = ref::golden_array(inputs, "weight");
+    const std::string mode = args.at("reduction");
+    NllLossOptions options{.reduction = mode == "mean"  ? Reduction::mean
+                                        : mode == "sum" ? Reduction::sum
+                                                        : Reduction::none,
+                           .ignore_index = args.at("ignore_index")};
+    const TensorOptions f64{.dtype = DType::f64, .device = device};
+    if (!weight.empty()) options.weight = Tensor::from_vector(weight.data, weight.shape, f64);
+    const Tensor x =
+        Tensor::from_vector(x_values.data, x_values.shape, f64).set_requires_grad(true);
+    const Tensor y = nll_loss(
+        x, Tensor::from_vector(labels.data, labels.shape, {.dtype = DType::i64, .device = device}),
+        options);
+    const ref::Array dy = ref::golden_array(json.at("dy"));
+    y.backward(Tensor::from_vector(dy.data, dy.shape, f64));
+    const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
+    EXPECT_EQ(y.shape(), want.shape);
+    EXPECT_TRUE(agrees(y.to_vector<double>(), want.data, DType::f64, 12));
+    const ref::Array want_dx = ref::golden_array(json.at("gradients").at("x"));
+    EXPECT_TRUE(agrees(x.grad().to_vector<double>(), want_dx.data, DType::f64, 12));
+    ++cases;
+  }
+  EXPECT_EQ(cases, 9);
+}
+TEST(NllLoss, Golden) { expect_golden(kCpu); }
+TEST(NllLossCuda, Golden) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_golden(kCuda);
 }
 
 TEST(NllLoss, ModuleCallsTheFunction) {

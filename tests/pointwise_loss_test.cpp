@@ -8,6 +8,7 @@
 #include "nn/loss.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/golden.h"
 #include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
@@ -85,6 +86,46 @@ TEST(PointwiseLoss, MutantsAreRejected) {
       }
     }
   }
+}
+
+// PyTorch's values and gradients.
+TEST_P(PointwiseLossTest, Golden) {
+  int cases = 0;
+  for (const ref::Json& json : ref::golden_cases("losses")) {
+    const std::string name = json.at("name");
+    if (name == "nll") continue;
+    const ref::Json &inputs = json.at("inputs"), &args = json.at("args");
+    SCOPED_TRACE(name + " " + args.dump());
+    const std::string mode = args.at("reduction");
+    const Reduction reduction = mode == "mean"  ? Reduction::mean
+                                : mode == "sum" ? Reduction::sum
+                                                : Reduction::none;
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      const auto input = [&](const std::string& key) {
+        const ref::Array array = ref::golden_array(inputs, key);
+        if (array.empty()) return Tensor();
+        return Tensor::from_vector(array.data, array.shape, {.dtype = dtype, .device = GetParam()});
+      };
+      const Tensor x = input("x").set_requires_grad(true), t = input("t");
+      const Tensor y = name == "mse"  ? mse_loss(x, t, reduction)
+                       : name == "l1" ? l1_loss(x, t, reduction)
+                       : name == "smooth_l1"
+                           ? smooth_l1_loss(x, t, reduction, args.at("beta"))
+                           : binary_cross_entropy_with_logits(x, t,
+                                                              {.weight = input("weight"),
+                                                               .pos_weight = input("pos_weight"),
+                                                               .reduction = reduction});
+      const ref::Array dy = ref::golden_array(json.at("dy"));
+      y.backward(Tensor::from_vector(dy.data, dy.shape, {.dtype = dtype, .device = GetParam()}));
+      const ref::Array want = ref::golden_array(json.at("outputs").at("y"));
+      const ref::Array want_dx = ref::golden_array(json.at("gradients").at("x"));
+      EXPECT_EQ(y.shape(), want.shape);
+      EXPECT_TRUE(agrees(y.to_vector<double>(), want.data, dtype, 12));
+      EXPECT_TRUE(agrees(x.grad().to_vector<double>(), want_dx.data, dtype, 12));
+    }
+    ++cases;
+  }
+  EXPECT_EQ(cases, 24);
 }
 
 // Strides of every kind against the same values made dense: transposed, sliced, repeated.
