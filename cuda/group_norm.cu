@@ -8,27 +8,13 @@
 namespace gradus {
 namespace {
 
-// Launches a slab kernel, as clusters of the blocks of a set where `in_clusters`.
 template <class... Params, class... Args>
 void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool in_clusters,
                  void (*kernel)(Params...), const Args&... args) {
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "cudaFuncSetAttribute");
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "cudaFuncSetAttribute");
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(plan.pieces), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = exact_blocks(plan.blocks(), "group_norm");
-  config.blockDim = static_cast<unsigned>(plan.threads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = cuda.stream();
-  config.attrs = &cluster;
-  config.numAttrs = in_clusters ? 1 : 0;
-  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "group_norm");
+  const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "group_norm"),
+                          .threads = plan.threads,
+                          .shared_bytes = static_cast<size_t>(shared_bytes)};
+  launch_clusters(cuda, shape, in_clusters ? plan.pieces : 1, kernel, args...);
 }
 
 template <class T, int N>

@@ -311,6 +311,7 @@ namespace detail {
 
 void group_norm_columns_forward(Cuda& cuda, const GroupNormForward& args,
                                 const GroupNormGeometry& g) {
+  if (group_norm_held_forward(cuda, args, g)) return;
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     with_width<T>(g, {args.x.data, args.y.data},
@@ -320,6 +321,7 @@ void group_norm_columns_forward(Cuda& cuda, const GroupNormForward& args,
 
 void group_norm_columns_backward(Cuda& cuda, const GroupNormBackward& args,
                                  const GroupNormGeometry& g) {
+  if (group_norm_held_backward(cuda, args, g)) return;
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     with_width<T>(g, {args.x.data, args.dy.data, args.dx.data},

@@ -12,4 +12,9 @@ void group_norm_columns_forward(Cuda& cuda, const GroupNormForward& args,
 void group_norm_columns_backward(Cuda& cuda, const GroupNormBackward& args,
                                  const GroupNormGeometry& g);
 
+// The same for samples that fit on chip; false, and nothing launched, where they do not.
+bool group_norm_held_forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g);
+bool group_norm_held_backward(Cuda& cuda, const GroupNormBackward& args,
+                              const GroupNormGeometry& g);
+
 }  // namespace gradus::detail

@@ -178,6 +178,70 @@ inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int 
   return plan;
 }
 
+// Channels-last tensors whose samples fit on chip: a block, or each block of a cluster, holds
+// rows_per_piece whole rows of a sample; its threads are `lanes` packs wide.
+struct GroupNormHeld {
+  static constexpr int kThreads = 256;
+  int64_t n = 0;
+  int64_t s = 0;
+  int c = 0;
+  int groups = 1;
+  int channels = 0;  // of a group
+  int lanes = 1;     // a power of two
+  int slots = 1;     // threads of a column after each warp has added up its own
+  int lanes_per_group = 1;
+  int pieces = 1;
+  int rows_per_piece = 0;
+  int tensor_bytes = 0;  // of shared memory, for the rows of one tensor
+  int shared_bytes = 0;  // for those of all tensors and the sums
+  bool fits = false;
+  FastDivisor by_pieces, by_channels;
+  int64_t blocks() const { return n * pieces; }
+  GRADUS_HD int rows_of(int piece) const {
+    const int64_t rest = s - int64_t{piece} * rows_per_piece;
+    return rest < 0 ? 0 : rest < rows_per_piece ? static_cast<int>(rest) : rows_per_piece;
+  }
+};
+
+namespace detail {
+
+// Bytes of rows that a block aims at, and most bytes of shared memory with which two blocks fit a
+// multiprocessor of 227 KB.
+inline constexpr int64_t kHeldBytes = 40 * 1024;
+inline constexpr int64_t kHeldShared = 111 * 1024;
+
+}  // namespace detail
+
+// `shared_limit`: what one block may have of shared memory.
+inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width, int64_t element,
+                                          int64_t accumulator, int tensors, bool has_clusters,
+                                          int64_t shared_limit) {
+  GroupNormHeld plan;
+  const int64_t packs = g.c / width, row_bytes = g.c * element;
+  if (packs > GroupNormHeld::kThreads || row_bytes * g.s > (int64_t{1} << 24)) return plan;
+  plan.n = g.n, plan.s = g.s;
+  plan.c = static_cast<int>(g.c);
+  plan.groups = static_cast<int>(g.g);
+  plan.channels = static_cast<int>(g.channels());
+  plan.lanes = static_cast<int>(detail::ceil_power_of_two(packs));
+  plan.slots = GroupNormHeld::kThreads / std::max(plan.lanes, 32);
+  plan.lanes_per_group =
+      static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(plan.channels)));
+  const int64_t most = has_clusters ? detail::kMostClusterBlocks : 1;
+  while (plan.pieces < most &&
+         ceil_div(g.s, int64_t{plan.pieces}) * row_bytes * tensors > detail::kHeldBytes) {
+    plan.pieces *= 2;
+  }
+  plan.rows_per_piece = static_cast<int>(ceil_div(g.s, int64_t{plan.pieces}));
+  plan.tensor_bytes = static_cast<int>(ceil_div(plan.rows_per_piece * row_bytes, 16) * 16);
+  const int64_t sums = (2 * plan.slots + 2) * g.c + 4 * g.g;
+  plan.shared_bytes = static_cast<int>(tensors * plan.tensor_bytes + sums * accumulator);
+  plan.fits = plan.shared_bytes <= std::min(shared_limit, detail::kHeldShared);
+  plan.by_pieces = FastDivisor(static_cast<uint32_t>(plan.pieces));
+  plan.by_channels = FastDivisor(static_cast<uint32_t>(plan.channels));
+  return plan;
+}
+
 // The sums of dgamma and dbeta over `rows` partial sums per channel: blocks of 32 channels, each
 // over one chunk of the rows; a second pass adds the chunks.
 inline Chunks plan_group_norm_samples(int64_t rows, int64_t c) {

@@ -139,6 +139,42 @@ TEST(GroupNormPlan, ColumnsCoverEachSampleOnce) {
   }
 }
 
+TEST(GroupNormPlan, HeldSamplesAreCutIntoRows) {
+  struct Held {
+    Case shape;
+    int tensors;
+    bool fits;
+    int pieces;
+  };
+  const Held cases[] = {
+      {{128, 64, 1024, 32, 4, 4}, 1, true, 8},  {{128, 64, 1024, 32, 4, 4}, 2, true, 8},
+      {{128, 64, 1024, 32, 8, 2}, 1, true, 4},  {{128, 64, 1024, 32, 8, 2}, 2, true, 8},
+      {{256, 128, 3136, 32, 8, 2}, 1, true, 8}, {{256, 128, 3136, 32, 4, 4}, 1, false, 8},
+      {{7, 8, 4, 2, 4, 4}, 1, true, 1},         {{7, 24, 5, 3, 4, 4}, 2, true, 1},
+      {{2, 2048, 20, 1, 8, 2}, 1, true, 2},     {{2, 4096, 20, 1, 8, 2}, 1, false, 1},
+  };
+  constexpr int64_t kLimit = 227 * 1024;
+  for (const Held& k : cases) {
+    const GroupNormHeld plan = plan_group_norm_held(geometry_of(k.shape), k.shape.width,
+                                                    k.shape.element, 4, k.tensors, true, kLimit);
+    SCOPED_TRACE(testing::Message() << k.shape.c << "x" << k.shape.s << " x" << k.tensors);
+    EXPECT_EQ(plan.fits, k.fits);
+    EXPECT_EQ(plan.pieces, k.pieces);
+    if (!plan.fits) continue;
+    EXPECT_GE(int64_t{plan.pieces} * plan.rows_per_piece, k.shape.s);
+    EXPECT_GE(plan.lanes * k.shape.width, k.shape.c);
+    EXPECT_LE(plan.lanes, GroupNormHeld::kThreads);
+    EXPECT_GE(plan.tensor_bytes, plan.rows_per_piece * k.shape.c * k.shape.element);
+    EXPECT_EQ(plan.tensor_bytes % 16, 0);
+    EXPECT_LE(2 * (plan.shared_bytes + 1024), kLimit + 1024);  // two blocks and the system's part
+    // Without clusters, or with little shared memory, only what one block holds.
+    const GroupNormHeld alone = plan_group_norm_held(
+        geometry_of(k.shape), k.shape.width, k.shape.element, 4, k.tensors, false, 48 << 10);
+    EXPECT_EQ(alone.pieces, 1);
+    EXPECT_TRUE(!alone.fits || alone.shared_bytes <= 48 << 10);
+  }
+}
+
 TEST(GroupNormPlan, SampleSumsCoverTheRows) {
   for (const int64_t rows : {1, 255, 256, 513, 4097, 131072}) {
     for (const int64_t c : {1, 3, 128, 70000}) {
