@@ -83,9 +83,17 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
                   batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
                   args.batches.as<int64_t>());
   }
-  launch_second(cuda, args.training, {exact_blocks(plan.slices * g.c, kOp), kThreads},
-                batch_norm_forward_write_rows<T, N>, args.x.as<T>(), args.y.as<T>(), plan, finish,
-                batch_norm_streams(args.x.nbytes()));
+  const LaunchShape slices{exact_blocks(plan.slices * g.c, kOp), kThreads};
+  const T* x = args.x.as<T>();
+  T* y = args.y.as<T>();
+  const bool streams = batch_norm_streams(args.x.nbytes());
+  if (args.training) {
+    launch_next_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, true>, x, y, plan, finish,
+                       streams);
+  } else {
+    launch_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, false>, x, y, plan, finish,
+                  streams);
+  }
 }
 
 template <class T, int N>

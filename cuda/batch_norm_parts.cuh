@@ -114,7 +114,7 @@ struct MomentsOf {
         const Part part = moments_of(values);
         const A delta = part.mean - mean[j];
         mean[j] += delta * share;
-        m2[j] += part.m2 + delta * delta * weight;
+        m2[j] += part.m2 + delta * (delta * weight);  // weight is 0 first: no inf·0
       }
     }
     __device__ __forceinline__ Part part(int j) const { return {count, mean[j], m2[j]}; }

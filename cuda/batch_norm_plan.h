@@ -87,7 +87,9 @@ struct BatchNormColumns {
 constexpr int batch_norm_column_unroll(int width) { return width >= 8 ? 4 : 8; }
 
 inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width) {
-  constexpr int64_t kBlocks = 512;  // all at work at once, on any current card
+  // All at work at once, on any current card; fewer where each would have little to do, since the
+  // chunks are added up by few threads.
+  constexpr int64_t kBlocks = 512;
   BatchNormColumns plan{.m = m, .c = c};
   const int64_t vectors = ceil_div(c, width);
   while (plan.lanes < 32 && plan.lanes < vectors) plan.lanes *= 2;
@@ -95,7 +97,7 @@ inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width)
   plan.channel_blocks = std::max<int64_t>(1, ceil_div(vectors, plan.lanes));
   plan.group = plan.rows * batch_norm_column_unroll(width);
   const int64_t groups = std::max<int64_t>(1, ceil_div(m, plan.group));
-  plan.chunks = std::min(groups, ceil_div(kBlocks, plan.channel_blocks));
+  plan.chunks = std::clamp<int64_t>(groups / 4, 1, ceil_div(kBlocks, plan.channel_blocks));
   return plan;
 }
 

@@ -83,8 +83,8 @@ __device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64
 // bytes   fewest 2Eb; 3Eb in training when x does not fit L2
 // smem    the channel's three numbers
 // order   element-wise
-template <class T, int N>
-__global__ void __launch_bounds__(kBatchNormThreads, 3)
+template <class T, int N, bool kTraining>
+__global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_forward_write_rows(const T* __restrict__ x, T* __restrict__ y,
                                   const BatchNormRows plan, const ForwardFinish<T> f,
                                   bool streams) {
@@ -102,13 +102,12 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
       walk.step(plan);
     }
     if (pass == 0) {
-      wait_for_previous_kernel();
+      if (kTraining) wait_for_previous_kernel();
       if (threadIdx.x < kWarp) {
         const bool writes = range.index == 0 && threadIdx.x == 0;
         const Transform<A> t =
-            f.parts == nullptr
-                ? f.use_running(range.c, writes)
-                : f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
+            kTraining ? f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes)
+                      : f.use_running(range.c, writes);
         if (threadIdx.x == 0) shared = t;
       }
       __syncthreads();

@@ -12,6 +12,7 @@ namespace {
 using Geometry = LocalResponseNormGeometry;
 
 constexpr int kThreads = 256;
+constexpr std::string_view kOp = "local_response_norm";
 
 // ---- any size and exponent: one element at a time ----------------------------------------------
 
@@ -140,13 +141,20 @@ void backward_any(Cuda& cuda, const LocalResponseNormBackward& args, const Geome
 template <class T>
 inline constexpr int kBackwardPack = sizeof(T) == 2 ? 4 : kFullPack<T>;
 
+// Channels are counted in 32 bits there, windows and the last tile included.
+constexpr int64_t kMostChannels = INT32_MAX - 1024;
+
 // Calls f(constant W) and returns true, or returns false where there is no kernel of that size.
 template <class F>
-bool with_size(int64_t size, double beta, F&& f) {
-  if (response_power(beta) == ResponsePower::other) return false;
+bool with_size(int64_t size, double beta, int64_t c, F&& f) {
+  if (response_power(beta) == ResponsePower::other || c > kMostChannels) return false;
   if (size == 3) return f(std::integral_constant<int, 3>());
   if (size == 5) return f(std::integral_constant<int, 5>());
   return size == 7 && f(std::integral_constant<int, 7>());
+}
+
+dim3 tile_threads(const ResponseTiles& plan) {
+  return dim3(ResponseTiles::kLanes, static_cast<unsigned>(plan.groups));
 }
 
 ResponseRows rows_of(const Geometry& g, int width) {
@@ -160,22 +168,21 @@ bool forward_sized(Cuda& cuda, const LocalResponseNormForward& args, const Geome
   const ResponseTerms<acc_t<T>> terms(args);
   constexpr int kWide = kFullPack<T>;
   const bool wide = pack_width(sizeof(T), {x, y}, {g.channels_last ? g.c : g.s}) == kWide;
-  return with_size(args.size, args.beta, [&](auto size) {
+  return with_size(args.size, args.beta, g.c, [&](auto size) {
     constexpr int W = size();
     if (g.channels_last) {
-      if (!wide || g.c > INT32_MAX) return false;
+      if (!wide) return false;
       const ResponseRows plan = rows_of(g, kWide);
-      launch_kernel(
-          cuda, {exact_blocks(ceil_div(plan.packs, kThreads), "local_response_norm"), kThreads},
-          local_response_norm_forward_thread_per_channels<T, kWide, W>, x, y, plan, terms);
+      launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, kThreads), kOp), kThreads},
+                    local_response_norm_forward_thread_per_channels<T, kWide, W>, x, y, plan,
+                    terms);
       return true;
     }
     const auto go = [&](auto width) {
-      const ResponseRuns plan = plan_response_runs(g.n, g.c, g.s, width());
-      launch_kernel(cuda,
-                    {exact_blocks(plan.blocks, "local_response_norm"), ResponseRuns::kThreads},
-                    local_response_norm_forward_thread_per_pixels<T, width(), W>, x, y, g.c, g.s,
-                    plan, terms);
+      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kForwardChannels);
+      local_response_norm_forward_thread_per_pixels<T, width(), W>
+          <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(x, y, g.c, g.s,
+                                                                                     plan, terms);
     };
     if (wide) {
       go(std::integral_constant<int, kWide>());
@@ -194,23 +201,21 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
   constexpr int kWide = kBackwardPack<T>;
   const int64_t row = g.channels_last ? g.c : g.s;
   const int fits = pack_width(sizeof(T), {x, dy, dx}, {row});
-  return with_size(args.size, args.beta, [&](auto size) {
+  return with_size(args.size, args.beta, g.c, [&](auto size) {
     constexpr int W = size();
     if (g.channels_last) {
-      if (fits != kFullPack<T> || g.c > INT32_MAX) return false;
+      if (fits != kFullPack<T>) return false;
       const ResponseRows plan = rows_of(g, kFullPack<T>);
-      launch_kernel(cuda,
-                    {exact_blocks(ceil_div(plan.packs, kThreads), "local_response_norm"), kThreads},
+      launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, kThreads), kOp), kThreads},
                     local_response_norm_backward_thread_per_channels<T, kFullPack<T>, W>, x, dy, dx,
                     plan, terms);
       return true;
     }
     const auto go = [&](auto width) {
-      const ResponseRuns plan = plan_response_runs(g.n, g.c, g.s, width());
-      launch_kernel(cuda,
-                    {exact_blocks(plan.blocks, "local_response_norm"), ResponseRuns::kThreads},
-                    local_response_norm_backward_thread_per_pixels<T, width(), W>, x, dy, dx, g.c,
-                    g.s, plan, terms);
+      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kBackwardChannels<T>);
+      local_response_norm_backward_thread_per_pixels<T, width(), W>
+          <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(
+              x, dy, dx, static_cast<int>(g.c), g.s, plan, terms);
     };
     if (fits >= kWide) {
       go(std::integral_constant<int, kWide>());

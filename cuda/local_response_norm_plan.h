@@ -5,31 +5,30 @@
 
 namespace gradus {
 
-// Contiguous tensors: a thread holds `width` neighbouring pixels and walks a run of channels, with
-// the window in registers. A run reads the neighbouring channels of its ends again, so there are
-// no more runs than it takes to fill a card several times over. Runs walk up and down in turn: two
-// neighbours start, or end, at their common border, and find its channels in L2.
-struct ResponseRuns {
-  static constexpr int kThreads = 128;
-  static constexpr int64_t kTargetThreads = 400000;
-  static constexpr int64_t kShortest = 16;
+// Contiguous tensors: a block takes kLanes groups of `width` neighbouring pixels (packs), counted
+// through all samples, of `groups` groups of channels. Blocks are numbered with the channels
+// fastest: neighbours read each other's border channels while those are in L2.
+struct ResponseTiles {
+  static constexpr int kLanes = 32;
+  static constexpr int kThreads = 256;
 
-  int64_t packs;          // groups of `width` pixels, of all samples
+  int64_t packs;          // of all samples
   int64_t packs_per_row;  // of one channel of one sample
-  int64_t runs;           // per pack
-  int64_t run;            // channels of a run; the last one may be shorter
+  int groups;             // at most kThreads / kLanes
+  int64_t channel_tiles;
   int64_t blocks;
 };
 
-inline ResponseRuns plan_response_runs(int64_t n, int64_t c, int64_t s, int width) {
-  ResponseRuns plan{};
+// `channels` in a group.
+inline ResponseTiles plan_response_tiles(int64_t n, int64_t c, int64_t s, int width, int channels) {
+  constexpr int64_t kMost = ResponseTiles::kThreads / ResponseTiles::kLanes;
+  ResponseTiles plan{};
   plan.packs_per_row = s / width;
   plan.packs = n * plan.packs_per_row;
-  const int64_t wanted = ceil_div(ResponseRuns::kTargetThreads, std::max<int64_t>(plan.packs, 1));
-  const int64_t most = std::max<int64_t>(1, c / ResponseRuns::kShortest);
-  plan.run = std::max<int64_t>(1, ceil_div(c, std::clamp<int64_t>(wanted, 1, most)));
-  plan.runs = ceil_div(c, plan.run);
-  plan.blocks = plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads);
+  const int64_t groups = std::max<int64_t>(1, ceil_div(c, channels));
+  plan.channel_tiles = ceil_div(groups, kMost);
+  plan.groups = static_cast<int>(ceil_div(groups, plan.channel_tiles));  // evenly
+  plan.blocks = plan.channel_tiles * ceil_div(plan.packs, ResponseTiles::kLanes);
   return plan;
 }
 

@@ -75,176 +75,145 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
   }
 }
 
-// The thread's run of channels, walked up or down: step i is at start + i·stride.
-struct ResponseWalk {
-  int64_t start, stride;
-  int count;
-  int begin, end;  // the steps whose channels exist, as far as windows reach
+// Channels of a thread's results. Backward, 16-bit types have short packs and more channels, so
+// that fewer channels around them are computed in vain.
+inline constexpr int kForwardChannels = 4;
+template <class T>
+inline constexpr int kBackwardChannels = sizeof(T) == 2 ? 8 : 4;
 
-  __device__ __forceinline__ ResponseWalk(const ResponseRuns& plan, int64_t pack, int width,
-                                          int64_t c, int64_t s) {
-    constexpr int64_t kReach = 64;
-    const int64_t row = pack / plan.packs_per_row;
-    const int64_t run = blockIdx.x % plan.runs, first = run * plan.run;
-    count = static_cast<int>(min(plan.run, c - first));
-    const int below = static_cast<int>(min(kReach, first));
-    const int above = static_cast<int>(min(kReach, c - first - count));
-    const bool up = run % 2 == 0;
-    begin = up ? -below : -above;
-    end = count + (up ? above : below);
-    start = (row * c + (up ? first : first + count - 1)) * s +
-            (pack - row * plan.packs_per_row) * width;
-    stride = up ? s : -s;
+// A thread's pixels in channel 0, and the first channel of its results.
+struct ResponsePlace {
+  int64_t at = 0;
+  int channel = 0;
+  bool used = false;
+
+  __device__ __forceinline__ ResponsePlace(const ResponseTiles& plan, int c, int64_t s, int width,
+                                           int channels) {
+    const int64_t tile = blockIdx.x / plan.channel_tiles;
+    const int64_t pack = tile * ResponseTiles::kLanes + threadIdx.x;
+    const int group = static_cast<int>(blockIdx.x - tile * plan.channel_tiles) * plan.groups;
+    channel = (group + static_cast<int>(threadIdx.y)) * channels;
+    used = pack < plan.packs && channel < c;
+    const int64_t row =
+        pack <= UINT32_MAX && plan.packs_per_row <= UINT32_MAX
+            ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(plan.packs_per_row)
+            : pack / plan.packs_per_row;
+    at = row * c * s + (pack - row * plan.packs_per_row) * width;
   }
 };
 
-// Reads the packs of consecutive steps, zeros where there is no such channel.
-template <class T, int N>
-struct ResponseReader {
-  const T* next;
-  int64_t stride;
-  int step, begin, end;
-
-  __device__ __forceinline__ ResponseReader(const T* x, const ResponseWalk& walk, int first,
-                                            int last)
-      : next(x + walk.start + first * walk.stride),
-        stride(walk.stride),
-        step(first),
-        begin(walk.begin),
-        end(min(walk.end, last)) {}
-  __device__ __forceinline__ Pack<T, N> read() {
-    Pack<T, N> pack{};
-    if (step >= begin && step < end) pack = load_pack<N>(next);
-    next += stride;
-    ++step;
-    return pack;
-  }
-};
-
-// Steps whose loads are issued together; a multiple of W, so that the ring's slots are constants.
-template <int W>
-inline constexpr int kResponseGroup = W == 3 ? 6 : W;
-
-// Σ x² over a ring of W channels of which slot `oldest` was filled first.
-template <int W, class A, int N>
-__device__ __forceinline__ void window_squares(const A (&window)[W][N], int oldest,
-                                               A (&squares)[N]) {
+// The packs of channels first, first + 1, ... of one place; zeros where there is no such channel.
+template <int Count, int N, class T>
+__device__ __forceinline__ void load_channels(const T* x, int first, int c, int64_t s,
+                                              Pack<T, N> (&packs)[Count]) {
+  const T* from = x + first * s;
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-    squares[e] = window[oldest % W][e] * window[oldest % W][e];
-#pragma unroll
-    for (int m = 1; m < W; ++m) {
-      const A value = window[(oldest + m) % W][e];
-      squares[e] += value * value;
+  for (int i = 0; i < Count; ++i, from += s) {
+    packs[i] = Pack<T, N>{};
+    if (static_cast<unsigned>(first + i) < static_cast<unsigned>(c)) {
+      packs[i] = load_pack<N>(from);
     }
+  }
+}
+
+// sums[i] = Σ values[i + m]², m < W.
+template <int W, int Count, class A>
+__device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1], A (&sums)[Count]) {
+  A squares[Count + W - 1];
+#pragma unroll
+  for (int i = 0; i < Count + W - 1; ++i) squares[i] = values[i] * values[i];
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    sums[i] = squares[i];
+#pragma unroll
+    for (int m = 1; m < W; ++m) sums[i] += squares[i + m];
+  }
+}
+
+// Writes the results of the first `room` channels.
+template <int Count, int N, class T>
+__device__ __forceinline__ void store_channels(T* y, int64_t s, int room,
+                                               const acc_t<T> (&results)[Count][N]) {
+#pragma unroll
+  for (int k = 0; k < Count; ++k, y += s) {
+    if (k < room) store_pack(y, round_pack<T, N>(results[k]));
   }
 }
 
 // math    y = x·denom^-beta, denom = k + alpha/size·Σ x²
-// grid    blocks (pixels, runs); a thread walks a run of channels for N neighbouring pixels
-// bytes   2Eb, and the W - 1 channels around each run's ends once more (from L2)
+// grid    blocks (pixels, channels) of 32 x 8 threads; a thread gives K channels of N neighbouring
+//         pixels and reads the W - 1 channels around them, which the block's other threads and the
+//         next block read too: from L1 and L2
+// bytes   2Eb
 // needs   s and the pointers to allow packs of N; odd windows
-// order   a window from the channel that the walk met first to the one it met last
+// order   a window from its lowest channel to its highest
 template <class T, int N, int W>
-__global__ void __launch_bounds__(ResponseRuns::kThreads)
-    local_response_norm_forward_thread_per_pixels(const T* __restrict__ x, T* __restrict__ y,
-                                                  int64_t c, int64_t s, ResponseRuns plan,
-                                                  ResponseTerms<acc_t<T>> terms) {
+__global__ void __launch_bounds__(ResponseTiles::kThreads, 3)
+    local_response_norm_forward_thread_per_pixels(const T* __restrict__ x, T* __restrict__ y, int c,
+                                                  int64_t s, const ResponseTiles plan,
+                                                  const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
-  constexpr int kHalf = (W - 1) / 2, kGroup = kResponseGroup<W>;
-  const int64_t pack = blockIdx.x / plan.runs * ResponseRuns::kThreads + threadIdx.x;
-  if (pack >= plan.packs) return;
-  const ResponseWalk walk(plan, pack, N, c, s);
-  ResponseReader<T, N> reader(x, walk, -kHalf, walk.count + kHalf);
-  T* to = y + walk.start;
-  A window[W][N];  // the channel of step i in slot (i + kHalf) % W
+  constexpr int K = kForwardChannels, kHalf = (W - 1) / 2, kReads = K + W - 1;
+  const ResponsePlace place(plan, c, s, N, K);
+  if (!place.used) return;
+  Pack<T, N> in[kReads];
+  load_channels(x + place.at, place.channel - kHalf, c, s, in);
+  A results[K][N];
 #pragma unroll
-  for (int m = 0; m < W - 1; ++m) {
-    const Pack<T, N> in = reader.read();
+  for (int e = 0; e < N; ++e) {
+    A values[kReads], squares[K], factor[K], unused[K];
 #pragma unroll
-    for (int e = 0; e < N; ++e) window[m][e] = static_cast<A>(in[e]);
+    for (int i = 0; i < kReads; ++i) values[i] = static_cast<A>(in[i][e]);
+    window_squares<W>(values, squares);
+    response_factors(terms, squares, factor, unused);
+#pragma unroll
+    for (int k = 0; k < K; ++k) results[k][e] = values[k + kHalf] * factor[k];
   }
-  for (int step = 0; step < walk.count; step += kGroup) {
-    Pack<T, N> in[kGroup];
-#pragma unroll
-    for (int p = 0; p < kGroup; ++p) in[p] = reader.read();
-#pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-      if (step + p >= walk.count) break;
-      A squares[N], factor[N], unused[N], out[N];
-#pragma unroll
-      for (int e = 0; e < N; ++e) window[(p + W - 1) % W][e] = static_cast<A>(in[p][e]);
-      window_squares<W>(window, p, squares);
-      response_factors(terms, squares, factor, unused);
-#pragma unroll
-      for (int e = 0; e < N; ++e) out[e] = window[(p + kHalf) % W][e] * factor[e];
-      store_pack(to, round_pack<T, N>(out));
-      to += walk.stride;
-    }
-  }
+  store_channels(y + place.at + place.channel * s, s, c - place.channel, results);
 }
 
-// math    dx = direct - second·x·Σ t, direct = dy·denom^-beta, t = direct·x/denom
-// grid    as forward; step i computes t of channel i - kHalf and dx of channel i - 2·kHalf
-// bytes   3Eb, and the 2·(W - 1) channels of x and W - 1 of dy around each run's ends once more
+// math    dx = direct - second·x·Σ t, direct = dy·denom^-beta, t = direct·x/denom; t of the W - 1
+//         channels around a thread's K is computed here too
+// grid    as forward
+// bytes   3Eb
 // needs   as forward
 // order   as forward
 template <class T, int N, int W>
-__global__ void __launch_bounds__(ResponseRuns::kThreads)
+__global__ void __launch_bounds__(ResponseTiles::kThreads, 2)
     local_response_norm_backward_thread_per_pixels(const T* __restrict__ x,
                                                    const T* __restrict__ dy, T* __restrict__ dx,
-                                                   int64_t c, int64_t s, ResponseRuns plan,
-                                                   ResponseTerms<acc_t<T>> terms) {
+                                                   int c, int64_t s, const ResponseTiles plan,
+                                                   const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
-  constexpr int kHalf = (W - 1) / 2, kGroup = kResponseGroup<W>;
-  const int64_t pack = blockIdx.x / plan.runs * ResponseRuns::kThreads + threadIdx.x;
-  if (pack >= plan.packs) return;
-  const ResponseWalk walk(plan, pack, N, c, s);
-  const int steps = walk.count + 2 * kHalf;
-  ResponseReader<T, N> x_reader(x, walk, -2 * kHalf, steps);
-  ResponseReader<T, N> dy_reader(dy, walk, -kHalf, walk.count + kHalf);
-  T* to = dx + walk.start;
-  A window[W][N];                // x of step i in slot (i + 2·kHalf) % W
-  A t[W][N] = {}, direct[W][N];  // of step i - kHalf in slot i % W
+  constexpr int K = kBackwardChannels<T>, kHalf = (W - 1) / 2;
+  constexpr int kTerms = K + W - 1, kReads = K + 2 * (W - 1);
+  const ResponsePlace place(plan, c, s, N, K);
+  if (!place.used) return;
+  Pack<T, N> x_in[kReads], dy_in[kTerms];
+  load_channels(x + place.at, place.channel - 2 * kHalf, c, s, x_in);
+  load_channels(dy + place.at, place.channel - kHalf, c, s, dy_in);
+  A results[K][N];
 #pragma unroll
-  for (int m = 0; m < W - 1; ++m) {
-    const Pack<T, N> in = x_reader.read();
+  for (int e = 0; e < N; ++e) {
+    A values[kReads], squares[kTerms], direct[kTerms], t[kTerms];
 #pragma unroll
-    for (int e = 0; e < N; ++e) window[m][e] = static_cast<A>(in[e]);
-  }
-  for (int step = 0; step < steps; step += kGroup) {
-    Pack<T, N> x_in[kGroup], dy_in[kGroup];
+    for (int i = 0; i < kReads; ++i) values[i] = static_cast<A>(x_in[i][e]);
+    window_squares<W>(values, squares);
+    response_factors(terms, squares, direct, t);
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-      x_in[p] = x_reader.read();
-      dy_in[p] = dy_reader.read();
+    for (int i = 0; i < kTerms; ++i) {
+      direct[i] *= static_cast<A>(dy_in[i][e]);
+      t[i] = direct[i] * (values[i + kHalf] * t[i]);
     }
 #pragma unroll
-    for (int p = 0; p < kGroup; ++p) {
-      if (step + p >= steps) break;
-      A squares[N], factor[N], inverse[N], out[N];
+    for (int k = 0; k < K; ++k) {
+      A sum = t[k];
 #pragma unroll
-      for (int e = 0; e < N; ++e) window[(p + W - 1) % W][e] = static_cast<A>(x_in[p][e]);
-      window_squares<W>(window, p, squares);
-      response_factors(terms, squares, factor, inverse);
-#pragma unroll
-      for (int e = 0; e < N; ++e) {
-        direct[p % W][e] = static_cast<A>(dy_in[p][e]) * factor[e];
-        t[p % W][e] = direct[p % W][e] * (window[(p + kHalf) % W][e] * inverse[e]);
-      }
-      if (step + p < 2 * kHalf) continue;  // the windows of the run's first channel fill
-#pragma unroll
-      for (int e = 0; e < N; ++e) {
-        A sum = t[(p + 1) % W][e];
-#pragma unroll
-        for (int m = 1; m < W; ++m) sum += t[(p + 1 + m) % W][e];
-        const A others = terms.second * (window[p % W][e] * sum);
-        out[e] = direct[(p + W - kHalf) % W][e] - others;
-      }
-      store_pack(to, round_pack<T, N>(out));
-      to += walk.stride;
+      for (int m = 1; m < W; ++m) sum += t[k + m];
+      results[k][e] = direct[k + kHalf] - terms.second * (values[k + 2 * kHalf] * sum);
     }
   }
+  store_channels(dx + place.at + place.channel * s, s, c - place.channel, results);
 }
 
 // Channels-last: a thread holds N neighbouring channels of a row and reads the packs on either side
@@ -287,15 +256,10 @@ __global__ void __launch_bounds__(256)
   const int64_t in_row = pack - quotient(plan.packs_per_row, pack) * per_row;
   A values[(2 * kSides + 1) * N];
   load_neighbours<kSides, T, N>(x, pack, in_row, per_row, values);
-  A squares[N] = {}, factor[N], unused[N];
+  A reach[N + 2 * kHalf], squares[N], factor[N], unused[N];
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-#pragma unroll
-    for (int m = 0; m < W; ++m) {
-      const A value = values[kSides * N + e - kHalf + m];
-      squares[e] += value * value;
-    }
-  }
+  for (int i = 0; i < N + 2 * kHalf; ++i) reach[i] = values[kSides * N - kHalf + i];
+  window_squares<W>(reach, squares);
   response_factors(terms, squares, factor, unused);
   A out[N];
 #pragma unroll
@@ -324,15 +288,10 @@ __global__ void __launch_bounds__(256)
   A values[(2 * kSides + 1) * N], upstream[(2 * kDySides + 1) * N];
   load_neighbours<kSides, T, N>(x, pack, in_row, per_row, values);
   load_neighbours<kDySides, T, N>(dy, pack, in_row, per_row, upstream);
-  A squares[kReach] = {}, factor[kReach], inverse[kReach], t[kReach];
+  A reach[kReach + 2 * kHalf], squares[kReach], factor[kReach], inverse[kReach], t[kReach];
 #pragma unroll
-  for (int i = 0; i < kReach; ++i) {
-#pragma unroll
-    for (int m = 0; m < W; ++m) {
-      const A value = values[kSides * N - 2 * kHalf + i + m];
-      squares[i] += value * value;
-    }
-  }
+  for (int i = 0; i < kReach + 2 * kHalf; ++i) reach[i] = values[kSides * N - 2 * kHalf + i];
+  window_squares<W>(reach, squares);
   response_factors(terms, squares, factor, inverse);
 #pragma unroll
   for (int i = 0; i < kReach; ++i) {

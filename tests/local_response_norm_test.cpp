@@ -172,21 +172,21 @@ TEST_P(LocalResponseNorm, AgreesWithPyTorch) {
   }
 }
 
-TEST(LocalResponseNormPlan, RunsCoverTheChannels) {
+TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
   for (const int64_t n : {1, 128, 256}) {
-    for (const int64_t c : {1, 5, 16, 47, 128, 70000}) {
+    for (const int64_t c : {1, 5, 16, 33, 47, 128, 70000}) {
       for (const int width : {1, 4, 8}) {
-        const ResponseRuns plan = plan_response_runs(n, c, 56 * 56, width);
-        EXPECT_EQ(plan.packs, n * 56 * 56 / width);
-        EXPECT_GE(plan.run * plan.runs, c);
-        EXPECT_LT(plan.run * (plan.runs - 1), c);
-        EXPECT_TRUE(plan.runs == 1 || plan.run >= ResponseRuns::kShortest);
-        EXPECT_EQ(plan.blocks, plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads));
+        for (const int channels : {4, 8}) {
+          const ResponseTiles plan = plan_response_tiles(n, c, 56 * 56, width, channels);
+          EXPECT_EQ(plan.packs, n * 56 * 56 / width);
+          EXPECT_LE(plan.groups * ResponseTiles::kLanes, ResponseTiles::kThreads);
+          EXPECT_GE(plan.channel_tiles * plan.groups * channels, c);
+          EXPECT_LT((plan.channel_tiles - 1) * plan.groups * channels, c);
+          EXPECT_EQ(plan.blocks, plan.channel_tiles * ceil_div(plan.packs, ResponseTiles::kLanes));
+        }
       }
     }
   }
-  // A tensor that fills the card with one thread per pixel is not cut.
-  EXPECT_EQ(plan_response_runs(1024, 128, 56 * 56, 4).runs, 1);
 }
 
 TEST(LocalResponseNormPlan, ScratchIsBounded) {
