@@ -38,19 +38,6 @@ __device__ __forceinline__ void write_part(const RowNormBackward<T>& f, int64_t 
   }
 }
 
-// A thread's values of gamma, 1 where there is none.
-template <int N, int K, class A>
-__device__ __forceinline__ void load_gamma(A (&values)[K * N], const A* gamma, int lane, int lanes,
-                                           int packs) {
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-#pragma unroll
-    for (int j = 0; j < N; ++j) values[k * N + j] = A(1);
-    const int pack = lane + k * lanes;
-    if (gamma != nullptr && pack < packs) load_values<N>(values + k * N, gamma + pack * N);
-  }
-}
-
 // Adds the values of all slots of a block onto slot 0's: the upper half onto the lower, repeatedly.
 template <class A, int Count>
 __device__ __forceinline__ void add_slots(A (&values)[Count], int lanes, int slots) {
@@ -72,46 +59,50 @@ __device__ __forceinline__ void add_slots(A (&values)[Count], int lanes, int slo
 }
 
 // math   d = dy·gamma, m1 = Σ d / m, m2 = Σ d·xhat / m, dx = rstd·(d - m1 - xhat·m2);
-//        dgamma += dy·xhat, dbeta += dy over the block's rows
-// grid   `blocks` even parts of the rows, a function of the shape; `slots` rows at a time, `lanes`
-//        threads hold a row and own its columns
+//        dgamma += dy·xhat, dbeta += dy over the run's rows
+// grid   runs of rows, as many as a function of the shape says, `slots` at a time; a thread owns
+//        the columns of its packs
 // passes 1: x and dy from DRAM through shared memory into registers
-// bytes  fewest 3Eb = actual, beside a part of dgamma and dbeta per block (1 % at 32768 x 4096).
-//        Prediction there on an H100: >= 92 % of the copy bandwidth
-// smem   two rows of x and dy per slot, as in the forward; then the slots' sums
-// needs  K·N·lanes >= m, N | m
-// order  a thread's values, then lanes pairwise, then warps pairwise; for columns a slot's rows in
-//        turn, then slots pairwise, then blocks: fixed by the plan
-template <class T, int N, int K, bool kWide, bool kMean>
-__global__ void __launch_bounds__(kWide ? 512 : detail::kRowNormThreads, kWide ? 1 : 2)
+// bytes  fewest 3Eb = actual, beside a part of dgamma and dbeta per run (1 % at 32768 x 4096)
+// smem   row_stages() rows of x and dy per slot, as in the forward; then the slots' sums
+// needs  K·N·lanes·cluster >= m, N | m
+// order  a thread's values, then lanes, warps and blocks pairwise; for columns a slot's rows in
+//        turn, then slots pairwise, then runs: fixed by the plan
+template <class T, int N, int K, RowGroup kGroup, bool kMean>
+__global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormBlockThreads
+                                                             : detail::kRowNormThreads,
+                                  kGroup == RowGroup::blocks ? 1 : 2)
     row_norm_backward_row_in_registers(const RowNormBackward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 2, kWide>;
+  using Sums = RowSums<A, 2, kGroup != RowGroup::lanes, kGroup == RowGroup::blocks>;
+  constexpr int kStages = detail::row_stages(K);
   __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, plan.lanes);
-  const int lanes = plan.lanes, lane = threadIdx.x & (lanes - 1), slot = threadIdx.x / lanes;
+  Sums sum_row(meeting, plan.lanes, plan.cluster);
+  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes * plan.cluster;
+  int lane = threadIdx.x & (plan.lanes - 1);
+  if constexpr (kGroup == RowGroup::blocks) lane += (blockIdx.x & (plan.cluster - 1)) * plan.lanes;
   const int packs = static_cast<int>(f.m / N);
-  const int64_t begin = f.rows * blockIdx.x / gridDim.x;
-  const int64_t end = f.rows * (blockIdx.x + 1) / gridDim.x;
-  const RowStages<T, N, K, 2> stages(lane, lanes, packs);
+  const RowRun run = row_run(f.rows, plan);
+  const RowStages<T, N, K, 2, kStages> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t row, int stage) {
-    stages.fetch({f.x, f.dy}, row * f.m, row < end, stage);
+    stages.fetch({f.x, f.dy}, row * f.m, row < run.end, stage);
   };
-  A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
-  load_gamma<N, K>(gamma, f.gamma, lane, lanes, packs);
   A next_mean = A(0), next_rstd = A(0);
   const auto fetch_statistics = [&](int64_t row) {
-    if (row >= end) return;
+    if (row >= run.end) return;
     if constexpr (kMean) next_mean = f.mean[row];
     next_rstd = f.rstd[row];
   };
-  fetch(begin + slot, 0);
-  fetch(begin + slot + plan.slots, 1);
-  fetch_statistics(begin + slot);
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) fetch(run.begin + slot + i * plan.slots, i);
+  fetch_statistics(run.begin + slot);
+  A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
+  load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
+  const A reciprocal = A(1) / static_cast<A>(f.m);
   int stage = 0;
-  for (int64_t first = begin; first < end; first += plan.slots, stage ^= 1) {
+  for (int64_t first = run.begin; first < run.end; first += plan.slots) {
     const int64_t row = first + slot;
-    const int valid = row < end ? packs : 0;
+    const int valid = row < run.end ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
     stages.wait();
     A xhat[K * N] = {}, d[K * N] = {}, sums[2] = {A(0), A(0)};
@@ -130,11 +121,12 @@ __global__ void __launch_bounds__(kWide ? 512 : detail::kRowNormThreads, kWide ?
         sums[1] += d[i] * xhat[i];
       }
     }
-    fetch(row + 2 * plan.slots, stage);
+    fetch(row + kStages * plan.slots, stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
     fetch_statistics(row + plan.slots);
     if (f.dx == nullptr) continue;
     sum_row(sums);
-    const A m = static_cast<A>(f.m), m1 = kMean ? sums[0] / m : A(0), m2 = sums[1] / m;
+    const A m1 = kMean ? sums[0] * reciprocal : A(0), m2 = sums[1] * reciprocal;
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 3 write
       if (lane + k * lanes >= valid) continue;
@@ -145,13 +137,15 @@ __global__ void __launch_bounds__(kWide ? 512 : detail::kRowNormThreads, kWide ?
     }
   }
   if (f.parts == nullptr) return;
-  add_slots(dgamma, lanes, plan.slots);
-  if constexpr (kMean) add_slots(dbeta, lanes, plan.slots);
+  start_next_kernel();
+  add_slots(dgamma, plan.lanes, plan.slots);
+  if constexpr (kMean) add_slots(dbeta, plan.lanes, plan.slots);
+  if (slot != 0) return;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int pack = lane + k * lanes;
-    if (slot == 0 && pack < packs)
-      write_part<N, kMean>(f, blockIdx.x, pack * N, dgamma + k * N, dbeta + k * N);
+    if (pack < packs)
+      write_part<N, kMean>(f, blockIdx.x / plan.cluster, pack * N, dgamma + k * N, dbeta + k * N);
   }
 }
 
@@ -167,6 +161,7 @@ __global__ void __launch_bounds__(1024)
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t column = int64_t{blockIdx.x} * kWarp + lane;
   A sum = A(0);
+  wait_for_previous_kernel();
   if (column < columns) {
 #pragma unroll 8
     for (int64_t part = warp; part < count; part += kWarp) sum += parts[part * columns + column];
@@ -187,8 +182,10 @@ template <bool kMean, class T>
 void launch_sum_parts(Cuda& cuda, const RowNormBackward<T>& f, int64_t count) {
   if (f.parts == nullptr) return;
   const int64_t columns = kRowNormPlanes<kMean> * f.m;
-  row_norm_sum_parts<<<exact_blocks(ceil_div(columns, kWarp), "row_norm"), 1024, 0,
-                       cuda.stream()>>>(f.parts, count, columns, f.m, f.dgamma, f.dbeta);
+  const LaunchShape shape{.grid = dim3(exact_blocks(ceil_div(columns, kWarp), "row_norm")),
+                          .threads = 1024};
+  launch_next_kernel(cuda, shape, row_norm_sum_parts<acc_t<T>>, f.parts, count, columns, f.m,
+                     f.dgamma, f.dbeta);
 }
 
 }  // namespace gradus

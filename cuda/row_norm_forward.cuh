@@ -22,68 +22,90 @@ struct RowNormForward {
   A eps;
 };
 
-// 3: N values of a row, from x to y.
+// y of N values of a row.
 template <int N, bool kMean, class T>
 __device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row, int64_t i,
-                                        const acc_t<T>* x, acc_t<T> mean, acc_t<T> rstd) {
-  using A = acc_t<T>;
-  A gamma[N], beta[N], y[N];
-  if (f.gamma != nullptr) load_values<N>(gamma, f.gamma + i);
-  if (kMean && f.beta != nullptr) load_values<N>(beta, f.beta + i);
+                                        const acc_t<T>* x, acc_t<T> mean, acc_t<T> rstd,
+                                        const acc_t<T>* gamma, const acc_t<T>* beta) {
+  acc_t<T> y[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    y[j] = norm_xhat(x[j], mean, rstd);
-    if (f.gamma != nullptr) y[j] *= gamma[j];
-    if (kMean && f.beta != nullptr) y[j] += beta[j];
+    y[j] = norm_xhat(x[j], mean, rstd) * gamma[j];
+    if constexpr (kMean) y[j] += beta[j];
   }
   store_values<N>(f.y + row * f.m + i, y);
 }
 
+// The same with gamma and beta from memory: where a thread takes other columns every time.
+template <int N, bool kMean, class T>
+__device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row, int64_t i,
+                                        const acc_t<T>* x, acc_t<T> mean, acc_t<T> rstd) {
+  using A = acc_t<T>;
+  A gamma[N], beta[N] = {};
+  load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
+  if constexpr (kMean)
+    load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + i : nullptr, A(0), 0, 1, 1);
+  write_y<N, kMean>(f, row, i, x, mean, rstd, gamma, beta);
+}
+
+// sum / m to the last place, by way of 1 / m; not for infinite sums.
+template <class A>
+__device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
+  const A quotient = sum * reciprocal;
+  return fma(fma(-quotient, m, sum), reciprocal, quotient);
+}
+
 // math   mean = Σ x / m, var = Σ (x - mean)² / m, y = (x - mean)·rstd·gamma + beta
-// grid   blocks of `slots` rows at a time over a run of rows; `lanes` threads hold a row
+// grid   runs of rows, `slots` at a time; a thread owns the columns of its packs
 // passes 1: x from DRAM through shared memory into registers; both sums are taken there
-// bytes  fewest 2Eb = actual, beside gamma and beta, which stay in the first-level cache.
-//        Prediction for 32768 x 4096 on an H100: >= 97 % of the copy bandwidth, since 64 KB per
-//        multiprocessor are on their way while rows are reduced
-// smem   two rows per slot: the next rows are fetched while this one is reduced
-// needs  K·N·lanes >= m, N | m
-// order  a thread's values, then lanes pairwise, then warps pairwise: fixed by the plan
-template <class T, int N, int K, bool kWide, bool kMean>
-__global__ void __launch_bounds__(kWide ? 1024 : detail::kRowNormThreads)
+// bytes  fewest 2Eb = actual, beside gamma and beta once per run, mostly from the first-level cache
+// smem   row_stages() rows per slot: the next rows are fetched while this one is reduced
+// needs  K·N·lanes·cluster >= m, N | m
+// order  a thread's values, then lanes, warps and blocks pairwise: fixed by the plan
+template <class T, int N, int K, RowGroup kGroup, bool kMean>
+__global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormBlockThreads
+                                                             : detail::kRowNormThreads,
+                                  kGroup == RowGroup::blocks ? 1 : 3)
     row_norm_forward_row_in_registers(const RowNormForward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, kWide>;
+  using Sums = RowSums<A, 1, kGroup != RowGroup::lanes, kGroup == RowGroup::blocks>;
+  constexpr int kStages = detail::row_stages(K);
   __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, plan.lanes);
-  const int lanes = plan.lanes, lane = threadIdx.x & (lanes - 1), slot = threadIdx.x / lanes;
+  Sums sum_row(meeting, plan.lanes, plan.cluster);
+  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes * plan.cluster;
+  int lane = threadIdx.x & (plan.lanes - 1);
+  if constexpr (kGroup == RowGroup::blocks) lane += (blockIdx.x & (plan.cluster - 1)) * plan.lanes;
   const int packs = static_cast<int>(f.m / N);
-  const int64_t begin = blockIdx.x * plan.rows_per_block;
-  const int64_t end = min(begin + plan.rows_per_block, f.rows);
-  const RowStages<T, N, K, 1> stages(lane, lanes, packs);
+  const RowRun run = row_run(f.rows, plan);
+  const RowStages<T, N, K, 1, kStages> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t row, int stage) {
-    stages.fetch({f.x}, row * f.m, row < end, stage);
+    stages.fetch({f.x}, row * f.m, row < run.end, stage);
   };
-  fetch(begin + slot, 0);
-  fetch(begin + slot + plan.slots, 1);
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) fetch(run.begin + slot + i * plan.slots, i);
+  A gamma[K * N], beta[K * N];
+  load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
+  if constexpr (kMean) load_parameter<N, K>(beta, f.beta, A(0), lane, lanes, packs);
+  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
   int stage = 0;
-  for (int64_t first = begin; first < end; first += plan.slots, stage ^= 1) {
+  for (int64_t first = run.begin; first < run.end; first += plan.slots) {
     const int64_t row = first + slot;
-    const int valid = row < end ? packs : 0;
+    const int valid = row < run.end ? packs : 0;
     stages.wait();
     A x[K * N] = {};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (lane + k * lanes < valid) load_values<N>(x + k * N, stages.place(stage, k));
     }
-    fetch(row + 2 * plan.slots, stage);
-    const A m = static_cast<A>(f.m);
+    fetch(row + kStages * plan.slots, stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
     A sum[1] = {A(0)}, square[1] = {A(0)};
     if constexpr (kMean) {  // 1 mean
 #pragma unroll
       for (int i = 0; i < K * N; ++i) sum[0] += x[i];
       sum_row(sum);
     }
-    const A mean = kMean ? sum[0] / m : A(0);
+    const A mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 2 var
       if (lane + k * lanes >= valid) continue;
@@ -91,7 +113,7 @@ __global__ void __launch_bounds__(kWide ? 1024 : detail::kRowNormThreads)
       for (int j = 0; j < N; ++j) square[0] += (x[k * N + j] - mean) * (x[k * N + j] - mean);
     }
     sum_row(square);
-    const A rstd = A(1) / sqrt(square[0] / m + f.eps);
+    const A rstd = A(1) / sqrt(square[0] * reciprocal + f.eps);
     if (valid != 0 && lane == 0) {
       if constexpr (kMean) f.mean[row] = mean;
       f.rstd[row] = rstd;
@@ -99,7 +121,9 @@ __global__ void __launch_bounds__(kWide ? 1024 : detail::kRowNormThreads)
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 3 write
       const int pack = lane + k * lanes;
-      if (pack < valid) write_y<N, kMean>(f, row, int64_t{pack} * N, x + k * N, mean, rstd);
+      if (pack < valid)
+        write_y<N, kMean>(f, row, int64_t{pack} * N, x + k * N, mean, rstd, gamma + k * N,
+                          beta + k * N);
     }
   }
 }
@@ -114,18 +138,17 @@ template <class T, int N, bool kMean>
 __global__ void __launch_bounds__(1024)
     row_norm_forward_row_in_shared(const RowNormForward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, true>;
+  using Sums = RowSums<A, 1, true, false>;
   __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, plan.lanes);
+  Sums sum_row(meeting, plan.lanes, 1);
   const int packs = static_cast<int>(f.m / N), lanes = plan.lanes;
-  const int64_t begin = blockIdx.x * plan.rows_per_block;
-  const int64_t end = min(begin + plan.rows_per_block, f.rows);
+  const RowRun run = row_run(f.rows, plan);
   T* const kept = reinterpret_cast<T*>(dynamic_shared());
   for (int pack = threadIdx.x; pack < packs; pack += lanes)
-    start_copy<N>(kept + pack * N, f.x + begin * f.m + pack * N);
+    start_copy<N>(kept + pack * N, f.x + run.begin * f.m + pack * N);
   commit_copies();
-  const A m = static_cast<A>(f.m);
-  for (int64_t row = begin; row < end; ++row) {
+  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
+  for (int64_t row = run.begin; row < run.end; ++row) {
     wait_copies<0>();
     A x[N], sum[1] = {A(0)}, square[1] = {A(0)};
     if constexpr (kMean) {  // 1 mean
@@ -136,21 +159,21 @@ __global__ void __launch_bounds__(1024)
       }
       sum_row(sum);
     }
-    const A mean = kMean ? sum[0] / m : A(0);
+    const A mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
     for (int pack = threadIdx.x; pack < packs; pack += lanes) {  // 2 var
       load_values<N>(x, kept + pack * N);
 #pragma unroll
       for (int j = 0; j < N; ++j) square[0] += (x[j] - mean) * (x[j] - mean);
     }
     sum_row(square);
-    const A rstd = A(1) / sqrt(square[0] / m + f.eps);
+    const A rstd = A(1) / sqrt(square[0] * reciprocal + f.eps);
     if (threadIdx.x == 0) {
       if constexpr (kMean) f.mean[row] = mean;
       f.rstd[row] = rstd;
     }
     for (int pack = threadIdx.x; pack < packs; pack += lanes) {  // 3 write
       load_values<N>(x, kept + pack * N);
-      if (row + 1 < end) start_copy<N>(kept + pack * N, f.x + (row + 1) * f.m + pack * N);
+      if (row + 1 < run.end) start_copy<N>(kept + pack * N, f.x + (row + 1) * f.m + pack * N);
       write_y<N, kMean>(f, row, int64_t{pack} * N, x, mean, rstd);
     }
     commit_copies();
@@ -193,18 +216,14 @@ void launch_split_forward(Cuda& cuda, const RowNormForward<T>& f) {
 
 template <class T, int N, bool kMean>
 void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
-  const int64_t limit = row_norm_shared_limit(cuda.info().compute_major, cuda.info().compute_minor);
-  const RowNormPlan plan = plan_row_norm_forward(f.rows, f.m, sizeof(T), N, limit);
-  if (plan.split) return launch_split_forward<T, N, kMean>(cuda, f);
-  const LaunchShape shape{.grid = dim3(exact_blocks(plan.blocks, "row_norm")),
-                          .threads = plan.threads(),
-                          .shared_bytes = static_cast<size_t>(plan.shared_bytes)};
-  if (plan.packs == 0) {
-    return launch_kernel(cuda, shape, row_norm_forward_row_in_shared<T, N, kMean>, f, plan);
-  }
-  with_row_kernel<T, N>(plan, [&](auto packs, auto wide) {
-    launch_kernel(cuda, shape, row_norm_forward_row_in_registers<T, N, packs(), wide(), kMean>, f,
-                  plan);
+  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor);
+  const RowNormPlan plan = plan_row_norm_forward(f.rows, f.m, sizeof(T), N, card);
+  if (plan.group == RowGroup::split) return launch_split_forward<T, N, kMean>(cuda, f);
+  if (plan.group == RowGroup::shared)
+    return launch_rows(cuda, plan, row_norm_forward_row_in_shared<T, N, kMean>, f, plan);
+  with_row_kernel<T, N>(plan, [&](auto packs, auto group) {
+    launch_rows(cuda, plan, row_norm_forward_row_in_registers<T, N, packs(), group(), kMean>, f,
+                plan);
   });
 }
 

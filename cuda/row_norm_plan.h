@@ -1,6 +1,7 @@
 // How layer and RMS normalization share rows out among threads; pure host code. What decides the
-// order of a sum depends on rows, m, the dtype and the alignment (and for rows that do not fit the
-// card's shared memory on its size), never on the number of multiprocessors.
+// order of a sum depends on rows, m, the dtype and the alignment (and for rows that fill more than
+// one block on what the card has of clusters and shared memory), never on the number of
+// multiprocessors.
 #pragma once
 
 #include <bit>
@@ -9,89 +10,119 @@
 
 namespace gradus {
 
-// Rows are packs of `width` elements; row r of a block's run belongs to slot r % slots, and the
-// `lanes` threads of a slot take its packs in turn.
+// What holds a row together.
+enum class RowGroup : uint8_t {
+  lanes,   // up to 32 threads of a warp
+  warps,   // warps of a block of 256 threads
+  blocks,  // a block of 512 threads, or a cluster of up to 8 such blocks
+  shared,  // a block of 1024 threads and its shared memory; forward only
+  split,   // rows are too long for any: cut into chunks and read twice
+};
+
+// A row is packs of `width` elements; `lanes` threads in each of `cluster` blocks take its packs in
+// turn, `packs` each. A block has `slots` rows at a time and an even part of all rows.
 struct RowNormPlan {
-  bool split = false;  // rows are too long for a block: cut into chunks, read twice
-  int width = 1;       // elements per access
-  int lanes = 1;       // threads of a row, a power of two
-  int packs = 0;       // accesses per thread that are held in registers; 0: held in shared memory
-  int slots = 1;       // rows of a block at a time
-  int64_t blocks = 0;
-  int64_t rows_per_block = 0;  // forward; backward runs are even parts of the rows
+  RowGroup group = RowGroup::split;
+  int width = 1;
+  int lanes = 1;    // a power of two
+  int packs = 0;    // held in registers
+  int cluster = 1;  // blocks of a row
+  int slots = 1;
+  int64_t runs = 0;  // parts of the rows; times `cluster` blocks
   int64_t shared_bytes = 0;
   int threads() const { return lanes * slots; }
+  int64_t blocks() const { return runs * cluster; }
 };
+
+// What the card can do.
+struct RowNormCard {
+  int64_t shared_bytes = 0;  // of a block, beside what the kernels use in any case
+  bool clusters = false;
+};
+
+inline RowNormCard row_norm_card(int major, int minor) {
+  const bool large = major == 8 && (minor == 0 || minor == 7);
+  const int64_t all = major == 9 || major == 10 ? 227 : large ? 163 : 99;
+  return {.shared_bytes = (all - 2) * 1024, .clusters = major >= 9};
+}
 
 namespace detail {
 
-inline constexpr int kRowNormThreads = 256;  // at least; more where a row needs them
-inline constexpr int kRowNormStages = 2;     // rows of a slot that are in shared memory at a time
-// Multiprocessors of the card that the numbers of blocks are made for.
+inline constexpr int kRowNormThreads = 256;       // of a block with rows of up to 8 warps
+inline constexpr int kRowNormBlockThreads = 512;  // of a block that is a row, or a part of one
+// Multiprocessors of the card that the numbers of runs are made for; clusters use a few less.
 inline constexpr int64_t kRowNormProcessors = 132;
+inline constexpr int64_t kRowNormInClusters = 128;
 
 // 16 values of f32, f16 and bf16 per thread and row, 8 of f64.
-inline int most_packs(int64_t element, int width) { return width > 1 && element == 2 ? 2 : 4; }
+constexpr int most_packs(int64_t element, int width) { return width > 1 && element == 2 ? 2 : 4; }
 
-// Lanes, packs and slots for rows of `row_packs` packs; false if that needs more than `most_lanes`.
-inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int most_lanes) {
+// Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
+constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
+
+// Lanes, packs and slots for rows of `row_packs` packs; false if no block or cluster can hold one.
+inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int tensors,
+                      const RowNormCard& card) {
   const int most = most_packs(element, plan.width);
-  if (row_packs > int64_t{most} * most_lanes) return false;
   const auto power = [](int64_t n) {
     return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(n)));
   };
-  if (row_packs <= 32) {
-    plan.lanes = power(row_packs);
-    plan.packs = 1;
-  } else if (row_packs <= 32 * most) {
-    plan.lanes = 32;
-    plan.packs = power(ceil_div(row_packs, 32));
-  } else {
+  plan.packs = most;
+  if (row_packs <= 32 * most) {
+    plan.group = RowGroup::lanes;
+    // Where accesses are single elements, which is rare, one kernel is enough.
+    const int64_t lanes = plan.width == 1 ? ceil_div(row_packs, most) : row_packs;
+    plan.lanes = std::min(32, power(lanes));
+    if (plan.width > 1) plan.packs = power(ceil_div(row_packs, plan.lanes));
+  } else if (row_packs <= int64_t{most} * kRowNormThreads) {
+    plan.group = RowGroup::warps;
     plan.lanes = power(ceil_div(row_packs, most));
-    plan.packs = most;
+  } else if (row_packs <= int64_t{most} * kRowNormBlockThreads * 8) {
+    plan.group = RowGroup::blocks;
+    plan.lanes = kRowNormBlockThreads;
+    plan.cluster = power(ceil_div(row_packs, most * kRowNormBlockThreads));
+    if (plan.cluster > 1 && !card.clusters) return false;
+  } else {
+    return false;
   }
-  if (plan.width == 1) plan.packs = most;  // rare: one kernel is enough
   plan.slots = std::max(1, kRowNormThreads / plan.lanes);
-  return true;
+  plan.shared_bytes = int64_t{tensors} * row_stages(plan.packs) * plan.packs * plan.threads() *
+                      plan.width * element;
+  return plan.shared_bytes <= card.shared_bytes;
+}
+
+// Runs that the card has at a time, `per_processor` blocks on each multiprocessor.
+inline int64_t run_places(const RowNormPlan& plan, int per_processor) {
+  if (plan.cluster > 1) return kRowNormInClusters * per_processor / plan.cluster;
+  return kRowNormProcessors * per_processor;
 }
 
 }  // namespace detail
 
-// rows, m > 0; width as pack_width() gives it, element: bytes; shared_limit: bytes that a block may
-// have.
+// rows, m > 0; width as pack_width() gives it, element: bytes.
 inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t element, int width,
-                                         int64_t shared_limit) {
+                                         const RowNormCard& card) {
   RowNormPlan plan{.width = width};
-  const int64_t access = width * element;
-  if (detail::share_row(plan, m / width, element, 1024)) {
-    plan.shared_bytes = detail::kRowNormStages * plan.packs * plan.threads() * access;
-  } else {
-    plan.lanes = 1024;
-    plan.packs = 0;
-    plan.shared_bytes = m * element;
+  if (!detail::share_row(plan, m / width, element, 1, card)) {
+    if (m * element > card.shared_bytes) return {.width = width};
+    plan = {.group = RowGroup::shared, .width = width, .lanes = 1024, .shared_bytes = m * element};
   }
-  if (plan.shared_bytes > shared_limit) return {.split = true, .width = width};
-  // About eight runs per place on the card: few enough that the first row of a run, which nothing
-  // hides, does not count, and enough that places which end early find more work.
+  // One run per place, or short ones where there are many: places that end early find more work.
   const int64_t sets = ceil_div(rows, plan.slots);
-  const int64_t places = detail::kRowNormProcessors * (1024 / plan.threads());
-  const int64_t sets_per_block = std::clamp<int64_t>(ceil_div(sets, places), 1, 8);
-  plan.rows_per_block = sets_per_block * plan.slots;
-  plan.blocks = ceil_div(sets, sets_per_block);
+  const bool small = plan.group == RowGroup::lanes || plan.group == RowGroup::warps;
+  const int64_t places = detail::run_places(plan, small ? 3 : 1);
+  plan.runs = sets > 8 * places ? ceil_div(sets, 4) : std::min(sets, places);
   return plan;
 }
 
-// Each block owns an even part of the rows and gives one part of dgamma and dbeta.
+// Each run gives one part of dgamma and dbeta.
 inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t element, int width,
-                                          int64_t shared_limit) {
+                                          const RowNormCard& card) {
   RowNormPlan plan{.width = width};
-  if (!detail::share_row(plan, m / width, element, 512)) return {.split = true, .width = width};
-  plan.shared_bytes =
-      2 * detail::kRowNormStages * plan.packs * plan.threads() * int64_t{width} * element;
-  if (plan.shared_bytes > shared_limit) return {.split = true, .width = width};
+  if (!detail::share_row(plan, m / width, element, 2, card)) return {.width = width};
   const bool full = plan.packs == detail::most_packs(element, width);
-  const int64_t places = detail::kRowNormProcessors * ((full ? 512 : 1024) / plan.threads());
-  plan.blocks = std::clamp<int64_t>(ceil_div(rows, 2 * plan.slots), 1, places);
+  const int64_t places = detail::run_places(plan, (full ? 512 : 1024) / plan.threads());
+  plan.runs = std::clamp<int64_t>(ceil_div(rows, 2 * plan.slots), 1, places);
   return plan;
 }
 
@@ -111,18 +142,10 @@ inline SplitRowsPlan plan_split_rows(int64_t rows, int64_t m, int width) {
   plan.chunks = ceil_div(m, SplitRowsPlan::kChunk);
   plan.tiles = ceil_div(m / width, SplitRowsPlan::kThreads);
   const int64_t wanted = ceil_div(8 * detail::kRowNormProcessors, plan.tiles);
-  const Chunks runs = plan_chunks(rows, 8, wanted);
+  const Chunks runs = plan_chunks(rows, 16, wanted);
   plan.runs = runs.count;
   plan.rows_per_run = runs.size;
   return plan;
-}
-
-// Dynamic shared memory that a block may ask for, by compute capability, less what the kernels use
-// besides.
-inline int64_t row_norm_shared_limit(int major, int minor) {
-  const bool large = major == 8 && (minor == 0 || minor == 7);
-  const int64_t all = major == 9 || major == 10 ? 227 : large ? 163 : 99;
-  return (all - 2) * 1024;
 }
 
 }  // namespace gradus

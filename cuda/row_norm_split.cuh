@@ -2,23 +2,62 @@
 // block can hold: the sums of chunks of a row, merged in order.
 #pragma once
 
+#include "cuda/context.h"
 #include "cuda/device/row_norm.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/row_norm_plan.h"
 
 namespace gradus {
 
-// Calls f(constant packs, constant wide) for the kernel that keeps a row in registers.
+// Calls f(constant packs, constant group) for the kernel that keeps a row in registers.
 template <class T, int N, class F>
 void with_row_kernel(const RowNormPlan& plan, F&& f) {
-  constexpr int kMost = N == 1 || sizeof(T) != 2 ? 4 : 2;
+  constexpr int kMost = detail::most_packs(sizeof(T), N);
   using Most = std::integral_constant<int, kMost>;
-  if (plan.lanes > kWarp) return f(Most(), std::true_type());
+  using Lanes = std::integral_constant<RowGroup, RowGroup::lanes>;
+  if (plan.group == RowGroup::blocks)
+    return f(Most(), std::integral_constant<RowGroup, RowGroup::blocks>());
+  if (plan.group == RowGroup::warps)
+    return f(Most(), std::integral_constant<RowGroup, RowGroup::warps>());
   if constexpr (N > 1) {
-    if (plan.packs == 1) return f(std::integral_constant<int, 1>(), std::false_type());
-    if (kMost == 4 && plan.packs == 2)
-      return f(std::integral_constant<int, 2>(), std::false_type());
+    if (plan.packs == 1) return f(std::integral_constant<int, 1>(), Lanes());
+    if (kMost == 4 && plan.packs == 2) return f(std::integral_constant<int, 2>(), Lanes());
   }
-  f(Most(), std::false_type());
+  f(Most(), Lanes());
+}
+
+// The launch of a kernel over a plan's rows, in clusters where it has them.
+template <class... Params, class... Args>
+void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
+                 const Args&... args) {
+  const LaunchShape shape{.grid = dim3(exact_blocks(plan.blocks(), "row_norm")),
+                          .threads = plan.threads(),
+                          .shared_bytes = static_cast<size_t>(plan.shared_bytes)};
+  if (plan.cluster == 1) return launch_kernel(cuda, shape, kernel, args...);
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shape.shared_bytes)),
+             "cudaFuncSetAttribute");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = cuda.stream();
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
+             "cudaLaunchKernelEx");
+}
+
+// The rows of a run: an even part of all rows.
+struct RowRun {
+  int64_t begin, end;
+};
+__device__ __forceinline__ RowRun row_run(int64_t rows, const RowNormPlan& plan) {
+  const int64_t run = blockIdx.x / plan.cluster;
+  return {rows * run / plan.runs, rows * (run + 1) / plan.runs};
 }
 
 // Calls f(constant elements per access): 16 bytes where rows of m elements, tensors and parameters
@@ -34,6 +73,19 @@ void with_row_width(int64_t m, std::initializer_list<const void*> tensors,
     f(std::integral_constant<int, kWide>());
   } else {
     f(std::integral_constant<int, 1>());
+  }
+}
+
+// A thread's values of a parameter, `absent` where there is none.
+template <int N, int K, class A>
+__device__ __forceinline__ void load_parameter(A (&values)[K * N], const A* parameter, A absent,
+                                               int lane, int lanes, int packs) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[k * N + j] = absent;
+    const int pack = lane + k * lanes;
+    if (parameter != nullptr && pack < packs) load_values<N>(values + k * N, parameter + pack * N);
   }
 }
 

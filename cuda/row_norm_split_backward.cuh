@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
     A x[N], d[N], gamma[N];
     load_values<N>(x, f.x + row * f.m + i);
     load_values<N>(d, f.dy + row * f.m + i);
-    load_gamma<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, 0, 1, 1);
+    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       d[j] *= gamma[j];
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
   if (i >= f.m) return;
   const int64_t end = min((run + 1) * plan.rows_per_run, f.rows);
   A gamma[N], dgamma[N] = {}, dbeta[N] = {};
-  load_gamma<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, 0, 1, 1);
+  load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
 #pragma unroll 4
   for (int64_t row = run * plan.rows_per_run; row < end; ++row) {
     A x[N], dy[N];
@@ -128,21 +128,18 @@ void launch_split_backward(Cuda& cuda, RowNormBackward<T> f) {
 template <class T, int N, bool kMean>
 void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   using A = acc_t<T>;
-  const int64_t limit = row_norm_shared_limit(cuda.info().compute_major, cuda.info().compute_minor);
-  const RowNormPlan plan = plan_row_norm_backward(f.rows, f.m, sizeof(T), N, limit);
-  if (plan.split) return launch_split_backward<T, N, kMean>(cuda, f);
+  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor);
+  const RowNormPlan plan = plan_row_norm_backward(f.rows, f.m, sizeof(T), N, card);
+  if (plan.group == RowGroup::split) return launch_split_backward<T, N, kMean>(cuda, f);
   if (f.dgamma != nullptr || f.dbeta != nullptr) {
-    const int64_t values = plan.blocks * kRowNormPlanes<kMean> * f.m;
+    const int64_t values = plan.runs * kRowNormPlanes<kMean> * f.m;
     f.parts = static_cast<A*>(cuda.workspace(static_cast<size_t>(values) * sizeof(A)));
   }
-  const LaunchShape shape{.grid = dim3(exact_blocks(plan.blocks, "row_norm")),
-                          .threads = plan.threads(),
-                          .shared_bytes = static_cast<size_t>(plan.shared_bytes)};
-  with_row_kernel<T, N>(plan, [&](auto packs, auto wide) {
-    launch_kernel(cuda, shape, row_norm_backward_row_in_registers<T, N, packs(), wide(), kMean>, f,
-                  plan);
+  with_row_kernel<T, N>(plan, [&](auto packs, auto group) {
+    launch_rows(cuda, plan, row_norm_backward_row_in_registers<T, N, packs(), group(), kMean>, f,
+                plan);
   });
-  launch_sum_parts<kMean>(cuda, f, plan.blocks);
+  launch_sum_parts<kMean>(cuda, f, plan.runs);
 }
 
 // dx, dgamma and dbeta of rows, with the widest access that tensors and parameters allow.

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/cluster.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 
@@ -42,20 +44,15 @@ __device__ __forceinline__ void load_values(acc_t<T>* values, const T* from) {
 }
 
 template <int N, class T>
-__device__ __forceinline__ void store_values(T* to, const acc_t<T>* values) {
-  Pack<T, N> pack;
-#pragma unroll
-  for (int j = 0; j < N; ++j) pack[j] = static_cast<T>(values[j]);
-  store_pack(to, pack);
+__device__ __forceinline__ void store_values(T* to, const acc_t<T> (&values)[N]) {
+  store_pack(to, round_pack<T>(values));
 }
 
-// The packs of a slot's rows on their way through shared memory, kStages rows of Count tensors at a
+// The packs of a slot's rows on their way through shared memory, Stages rows of Count tensors at a
 // time. A thread reads only what it fetched itself, so no barrier is needed.
-template <class T, int N, int K, int Count>
+template <class T, int N, int K, int Count, int Stages>
 class RowStages {
  public:
-  static constexpr int kStages = 2;
-
   // Thread `lane` of `lanes` takes packs lane, lane + lanes, ... of the `packs` packs of a row.
   __device__ RowStages(int lane, int lanes, int packs)
       : lane_(lane), lanes_(lanes), packs_(packs), step_(blockDim.x * N) {
@@ -77,8 +74,8 @@ class RowStages {
     commit_copies();
   }
 
-  // Waits for the older of the two rows under way.
-  __device__ __forceinline__ void wait() const { wait_copies<kStages - 1>(); }
+  // Waits for the oldest of the rows under way.
+  __device__ __forceinline__ void wait() const { wait_copies<Stages - 1>(); }
 
   __device__ __forceinline__ T* place(int stage, int k, int t = 0) const {
     return own_ + ((stage * K + k) * Count + t) * step_;
@@ -89,36 +86,33 @@ class RowStages {
   T* own_;
 };
 
-// Sums over the `lanes` threads that share a row: by shuffles within a warp, or (kWide) over the
-// row's warps, which meet in shared memory at a barrier of their own. Every thread gets the sums.
-template <class A, int Count, bool kWide>
+// Sums over the threads that share a row: `lanes` of a warp by shuffles, or (kWarps) the warps of
+// `lanes` threads, which meet in shared memory at a barrier of their own, or (kBlocks) those of all
+// `cluster` blocks, each of which tells its sum to all. Every thread gets the sums.
+template <class A, int Count, bool kWarps, bool kBlocks>
 class RowSums {
  public:
   // One barrier per call is enough, since calls take turns in two halves.
-  using Meeting = A[2][Count][kWarp];
+  struct Meeting {
+    A warps[2][Count][kWarp];
+    A blocks[kBlocks ? 2 : 1][Count][kMaxCluster];
+  };
 
-  __device__ RowSums(Meeting& meeting, int lanes)
+  __device__ RowSums(Meeting& meeting, int lanes, int cluster)
       : meeting_(meeting),
         lanes_(lanes),
+        cluster_(cluster),
         barrier_(static_cast<int>(threadIdx.x) / lanes + 1),
-        first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {}
+        first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {
+    if (kBlocks && cluster > 1) cluster_sync();  // no block is written to before it runs
+  }
 
   __device__ __forceinline__ void operator()(A (&values)[Count]) {
-    if constexpr (!kWide) {
+    if constexpr (!kWarps) {
       for (int mask = 1; mask < lanes_; mask *= 2) add_other(values, mask);
     } else {
-      const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = lanes_ / kWarp;
-#pragma unroll
-      for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
-      if (lane == 0) {
-#pragma unroll
-        for (int i = 0; i < Count; ++i) meeting_[half_][i][warp] = values[i];
-      }
-      asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
-      for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
+      add_warps(values);
+      if (kBlocks && cluster_ > 1) add_blocks(values);
       half_ ^= 1;
     }
   }
@@ -129,8 +123,37 @@ class RowSums {
     for (int i = 0; i < Count; ++i) values[i] += detail::shuffle_xor(values[i], mask);
   }
 
+  __device__ __forceinline__ void add_warps(A (&values)[Count]) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = lanes_ / kWarp;
+#pragma unroll
+    for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i) meeting_.warps[half_][i][warp] = values[i];
+    }
+    asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
+#pragma unroll
+    for (int i = 0; i < Count; ++i)
+      values[i] = meeting_.warps[half_][i][first_warp_ + (lane & (warps - 1))];
+    for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
+  }
+
+  __device__ __forceinline__ void add_blocks(A (&values)[Count]) {
+    if (threadIdx.x < static_cast<unsigned>(cluster_)) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i)
+        *in_block(&meeting_.blocks[half_][i][cluster_rank()], threadIdx.x) = values[i];
+    }
+    cluster_sync();
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      values[i] = meeting_.blocks[half_][i][0];
+      for (int block = 1; block < cluster_; ++block) values[i] += meeting_.blocks[half_][i][block];
+    }
+  }
+
   Meeting& meeting_;
-  int lanes_, barrier_, first_warp_;
+  int lanes_, cluster_, barrier_, first_warp_;
   int half_ = 0;
 };
 
