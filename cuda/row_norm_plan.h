@@ -112,6 +112,7 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
   const bool small = plan.group == RowGroup::lanes || plan.group == RowGroup::warps;
   const int64_t places = detail::run_places(plan, small ? 3 : 1);
   plan.runs = sets > 8 * places ? ceil_div(sets, 4) : std::min(sets, places);
+  plan.runs = std::min(plan.runs, kMaxGridX / plan.cluster);
   return plan;
 }
 
