@@ -13,6 +13,9 @@ template <class To, class From>
 void copy_row(To* y, int64_t y_stride, const From* x, int64_t x_stride, int64_t count) {
   if (x_stride == 1 && y_stride == 1) {
     for (int64_t i = 0; i < count; ++i) y[i] = convert_to<To>(x[i]);
+  } else if (x_stride == 0 && y_stride == 1) {
+    const To value = convert_to<To>(*x);
+    for (int64_t i = 0; i < count; ++i) y[i] = value;
   } else {
     for (int64_t i = 0; i < count; ++i) y[i * y_stride] = convert_to<To>(x[i * x_stride]);
   }

@@ -59,6 +59,55 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
+// Both sides step through the innermost axis of y by 1, or x repeats one element along it, as a
+// gradient does that comes from a sum.
+// grid:  1-D, any number of blocks; a thread takes packs of 16 bytes of y
+// bytes: fewest = actual
+template <class Word, bool kRepeats>
+__global__ void __launch_bounds__(kElementThreads)
+    copy_packs(Word* __restrict__ y, const Word* __restrict__ x,
+               const __grid_constant__ StridedPlan<2> packs) {
+  constexpr int N = kFullPack<Word>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs.count;
+       i += step) {
+    const StridedOffsets<2> at = packs.offsets(i);
+    Pack<Word, N> pack;
+    if constexpr (kRepeats) {
+      const Word word = x[at.at[1]];
+#pragma unroll
+      for (int j = 0; j < N; ++j) pack[j] = word;
+    } else {
+      pack = load_pack<N>(x + at.at[1]);
+    }
+    store_pack(y + at.at[0], pack);
+  }
+}
+
+// The same walk in packs of `width` elements, if y and x can be accessed so.
+std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy& args,
+                                         int64_t width) {
+  const int last = plan.rank - 1;
+  if (plan.rank == 0 || plan.extents[last] % width != 0) return {};
+  const bool repeats = plan.strides[1][last] == 0;
+  const int64_t element = size_of(args.y.dtype);
+  const void* x = repeats ? args.y.data : args.x.data;
+  if (plan.strides[0][last] != 1 || plan.strides[1][last] > 1 ||
+      pack_width(element, {args.y.data, x}, {}) != width) {
+    return {};
+  }
+  Shape extents;
+  std::array<Strides, 2> strides;
+  for (int axis = 0; axis <= last; ++axis) {
+    const int64_t in_y = plan.strides[0][axis], in_x = plan.strides[1][axis];
+    if (axis < last && (in_y % width != 0 || (!repeats && in_x % width != 0))) return {};
+    extents.append(axis < last ? plan.extents[axis] : plan.extents[axis] / width);
+    strides[0].append(axis < last ? in_y : width);
+    strides[1].append(axis < last ? in_x : in_x * width);
+  }
+  return StridedPlan<2>(extents, strides);
+}
+
 // A batch of matrices whose rows lie together in x and whose columns lie together in y, as NCHW and
 // channels-last do for [c, h·w].
 struct Transpose {
@@ -136,6 +185,11 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
   if (plan.flat) {
     const auto bytes = static_cast<size_t>(plan.count) * sizeof(Word);
     cuda_check(cuda, cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
+  } else if (const auto packs = plan_packs(plan, args, kFullPack<Word>)) {
+    const bool repeats = plan.strides[1][plan.rank - 1] == 0;
+    const auto kernel = repeats ? copy_packs<Word, true> : copy_packs<Word, false>;
+    kernel<<<stepping_blocks(packs->count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
+        y, x, *packs);
   } else if (const auto transpose = plan_transpose(plan)) {
     const int64_t tiles = transpose->batch.count * transpose->row_tiles * transpose->column_tiles;
     copy_transposed_tile<<<exact_blocks(tiles, "copy"), dim3(kTileSide, kTileThreadRows), 0,

@@ -1,27 +1,13 @@
 #include "autograd/ops/sum.h"
 
-#include <array>
-
 #include "autograd/node.h"
 #include "autograd/ops/arithmetic.h"
+#include "autograd/ops/axis_set.h"
 #include "core/launch.h"
 #include "core/ops/sum.h"
 
 namespace gradus {
 namespace {
-
-using AxisSet = std::array<bool, kMaxRank>;
-
-AxisSet axis_set(const Tensor& x, const std::vector<int>& axes, std::string_view op) {
-  AxisSet summed{};
-  for (int axis = 0; axis < x.rank(); ++axis) summed[static_cast<size_t>(axis)] = axes.empty();
-  for (const int axis : axes) {
-    bool& entry = summed[static_cast<size_t>(normalize_axis(axis, x.rank(), op))];
-    check(!entry, op, "axis ", axis, " is named twice");
-    entry = true;
-  }
-  return summed;
-}
 
 struct SumNode final : Node {
   std::string_view op;
@@ -38,23 +24,16 @@ struct SumNode final : Node {
 Tensor scaled_sum(std::string_view op, const Tensor& x, const AxisSet& summed, bool keepdim,
                   bool divide) {
   check(is_floating(x.dtype()), op, "expected a floating dtype, got ", x);
-  Shape kept_shape, shape;
-  int64_t count = 1;
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    const bool is_summed = summed[static_cast<size_t>(axis)];
-    if (is_summed) count *= x.size(axis);
-    kept_shape.append(is_summed ? 1 : x.size(axis));
-    if (!is_summed || keepdim) shape.append(kept_shape[axis]);
-  }
-  const double scale = divide ? 1.0 / static_cast<double>(count) : 1.0;
-  const Tensor kept = Tensor::empty(kept_shape, {.dtype = x.dtype(), .device = x.device()});
+  const ReducedShapes shapes = reduced_shapes(x.shape(), summed, keepdim);
+  const double scale = divide ? 1.0 / static_cast<double>(shapes.count) : 1.0;
+  const Tensor kept = Tensor::empty(shapes.kept, {.dtype = x.dtype(), .device = x.device()});
   launch(Sum{.x = x.raw(), .y = kept.raw(), .scale = scale});
-  Tensor y = kept.reshape(shape);
+  Tensor y = kept.reshape(shapes.result);
   if (auto node = make_node<SumNode>(x)) {
     node->op = op;
     node->scale = scale;
     node->x_shape = x.shape();
-    node->kept_shape = kept_shape;
+    node->kept_shape = shapes.kept;
     attach(y, std::move(node));
   }
   return y;

@@ -66,10 +66,10 @@ std::vector<OpCase> sum_cases() {
       {"65537x1", {65537, 1}, {1}},
       {"100003", {100003}, {}},
       {"rows_32768x4096", {32768, 4096}, {1}, false, false, true},
-      {"across_256x128x56x56", {256, 128, 56, 56}, {1}, false, false, true},
-      {"channel_256x128x56x56", {256, 128, 56, 56}, {0, 2, 3}, false, false, true},
-      {"channel_128x64x32x32", {128, 64, 32, 32}, {0, 2, 3}, false, false, true},
-      {"channel_nhwc_128x64x32x32", {128, 64, 32, 32}, {0, 2, 3}, false, true, true},
+      {"dim1_256x128x56x56", {256, 128, 56, 56}, {1}, false, false, true},
+      {"dim023_256x128x56x56", {256, 128, 56, 56}, {0, 2, 3}, false, false, true},
+      {"dim023_128x64x32x32", {128, 64, 32, 32}, {0, 2, 3}, false, false, true},
+      {"dim023_128x64x32x32_channels_last", {128, 64, 32, 32}, {0, 2, 3}, false, true, true},
   };
   std::vector<OpCase> cases;
   for (const Reduction& reduction : reductions) {

@@ -5,6 +5,17 @@
 
 namespace gradus {
 
+namespace detail {
+// Bytes of a view without the repetitions of its elements along axes of stride 0.
+inline int64_t distinct_bytes(const AnyView& view) {
+  int64_t bytes = view.nbytes();
+  for (int axis = 0; axis < view.shape.rank() && bytes > 0; ++axis) {
+    if (view.strides[axis] == 0) bytes /= view.shape[axis];
+  }
+  return bytes;
+}
+}  // namespace detail
+
 // y[i] = x[i], converted to y's dtype as convert_to() of core/dtype.h does. Any strides on either
 // side, 0 included on x; x and y do not overlap.
 struct Copy {
@@ -16,7 +27,7 @@ struct Copy {
 
   DType dtype() const { return y.dtype; }
   auto views() const { return list_views(x, y); }
-  int64_t bytes() const { return x.nbytes() + y.nbytes(); }
+  int64_t bytes() const { return detail::distinct_bytes(x) + y.nbytes(); }
   int64_t flops() const { return 0; }
   static Guarantee guarantee() { return {.accumulator = "none"}; }
 };

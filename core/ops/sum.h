@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/backend.h"
+#include "core/ops/partial.h"
 
 namespace gradus {
 
@@ -25,6 +26,32 @@ struct Sum {
   int64_t flops() const { return x.numel(); }
   static Guarantee guarantee() { return {}; }
 };
+
+namespace reductions {
+
+// The sum as one of the reductions of core/ops/reduce.h; the parameter is the scale.
+struct Sum {
+  static constexpr int kFields = 1;
+
+  template <class V>
+  GRADUS_HD static Partial<V, 1> identity() {
+    return {V{}};
+  }
+  template <class Math, class V, int U>
+  GRADUS_HD static Partial<V, 1> of(const V (&x)[U]) {
+    return {fold_sum(x)};
+  }
+  template <class Math, class V>
+  GRADUS_HD static Partial<V, 1> merge(const Partial<V, 1>& a, const Partial<V, 1>& b) {
+    return {a.v[0] + b.v[0]};
+  }
+  template <class Math, class A>
+  GRADUS_HD static Reduced<A> finish(const Partial<A, 1>& part, double scale) {
+    return {static_cast<A>(static_cast<double>(part.v[0]) * scale)};
+  }
+};
+
+}  // namespace reductions
 
 void run(Cpu&, const Sum&);
 void run(Cuda&, const Sum&);

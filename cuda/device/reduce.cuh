@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/host_device.h"
+#include "core/ops/partial.h"
 
 namespace gradus {
 
@@ -70,6 +71,14 @@ template <class T>
 __device__ __forceinline__ Moments<T> shuffle_xor(const Moments<T>& value, int mask) {
   return {shuffle_xor(value.count, mask), shuffle_xor(value.mean, mask),
           shuffle_xor(value.m2, mask)};
+}
+
+template <class T, int K>
+__device__ __forceinline__ Partial<T, K> shuffle_xor(const Partial<T, K>& value, int mask) {
+  Partial<T, K> result;
+#pragma unroll
+  for (int k = 0; k < K; ++k) result.v[k] = shuffle_xor(value.v[k], mask);
+  return result;
 }
 
 __device__ __forceinline__ int thread_in_block() {

@@ -25,7 +25,9 @@ target_sources(gradus PUBLIC
     core/ops/normalization.h
     core/ops/activation_functions.h
     core/ops/activation_math.h
+    core/ops/partial.h
     core/ops/reduction.h
+    core/ops/reductions.h
     core/ops/window.h
     autograd/autocast.h
     autograd/gradcheck.h
@@ -68,6 +70,7 @@ set(GRADUS_PRIVATE_HEADERS
   autograd/ops/class_labels.h
   autograd/ops/row_norm.h
   autograd/ops/group_norm_node.h
+  autograd/ops/axis_set.h
   nn/data/cifar10.h
   nn/data/idx.h
   nn/io/atomic_file.h

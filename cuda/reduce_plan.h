@@ -1,0 +1,219 @@
+// How a reduction over any axes, and its gradient, are shared out among threads; pure host code.
+// What decides the order of addition depends on the shape, strides, dtype and alignment of x only,
+// never on the card.
+#pragma once
+
+#include <bit>
+
+#include "core/view.h"
+#include "cuda/device/strided_plan.h"
+#include "cuda/plan.h"
+
+namespace gradus {
+
+inline constexpr int kReduceThreads = 256;
+
+// Elements that are accessed at once: 16 bytes; f64 goes one by one, so that its kernels are few.
+constexpr int reduce_pack(int64_t element) {
+  return element == 8 ? 1 : static_cast<int>(16 / element);
+}
+
+enum class ReduceMapping : uint8_t {
+  warp_per_output,   // short sets along x
+  block_per_output,  // long sets along x, in chunks where there are few outputs
+  columns,           // sets across x: each thread takes whole packs of neighbouring outputs
+};
+
+// The merged axes of X tensors of one shape (x; for a gradient dx and x) fall into `kept` ones and
+// `reduced` ones, and for `columns` one kept axis apart, along which neighbouring threads work.
+// Output o lies at index o / columns of `kept` and at o % columns along the column axis. Where both
+// are packed, `reduced` or the columns count packs.
+template <int X>
+struct ReducePlan {
+  ReduceMapping mapping = ReduceMapping::warp_per_output;
+  bool packed = false;           // 16 bytes at a time
+  StridedPlan<X + 1> kept;       // offsets in the X tensors and in y
+  StridedPlan<X> reduced;        // offsets in the X tensors
+  int64_t outputs = 1;           // elements of y
+  int64_t columns = 1;           // extent of the column axis, in elements
+  int64_t column_packs = 1;      // the same in packs
+  int64_t column[X + 1] = {};    // its strides
+  int64_t chunks = 1;            // a set is cut into so many parts,
+  int64_t chunk_size = 0;        // of so many items of `reduced` each (the last may be shorter)
+  int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
+  int64_t tiles = 1;             // columns: blocks side by side, over all kept axes
+};
+
+namespace detail {
+
+inline constexpr int64_t kShortSet = 32;  // items below which threads work on outputs of their own
+inline constexpr int64_t kWarpItems = 256;       // items up to which a warp is enough for a set,
+inline constexpr int64_t kManyWarpItems = 1024;  // or with so many outputs
+inline constexpr int64_t kManyOutputs = 4096;
+inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today
+inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block
+inline constexpr int64_t kWantedThreads = 1 << 17;  // columns: enough to fill any card of today
+inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
+inline constexpr int64_t kLeastRows = 8;            // columns: rows that are worth a thread
+
+// The merged axes, sorted into their roles.
+template <int X>
+struct ReduceAxes {
+  Shape kept, reduced;
+  std::array<Strides, X + 1> kept_strides;
+  std::array<Strides, X> reduced_strides;
+  int64_t columns = 1;
+  int64_t column[X + 1] = {};
+  bool by_columns = false;
+};
+
+template <int X>
+ReduceAxes<X> sort_axes(const std::array<const AnyView*, X>& xs, const AnyView& y) {
+  const Shape& shape = xs[0]->shape;
+  std::array<Strides, X + 1> strides;
+  for (int t = 0; t < X; ++t) strides[static_cast<size_t>(t)] = xs[static_cast<size_t>(t)]->strides;
+  strides[X] = broadcast_strides(y.shape, y.strides, shape);
+  const StridedPlan<X + 1> merged(shape, strides);
+  const auto is_kept = [&](int axis) { return merged.strides[X][axis] != 0; };
+  int column_axis = merged.rank - 1;
+  const bool is_short = shape.numel() / y.numel() < kShortSet;
+  while (is_short && column_axis >= 0 && !is_kept(column_axis)) --column_axis;
+  ReduceAxes<X> axes;
+  axes.by_columns = column_axis >= 0 && is_kept(column_axis);
+  for (int axis = 0; axis < merged.rank; ++axis) {
+    const int64_t extent = merged.extents[axis];
+    if (axes.by_columns && axis == column_axis) {
+      axes.columns = extent;
+      for (int t = 0; t <= X; ++t) axes.column[t] = merged.strides[t][axis];
+    } else if (is_kept(axis)) {
+      axes.kept.append(extent);
+      for (size_t t = 0; t <= X; ++t) axes.kept_strides[t].append(merged.strides[t][axis]);
+    } else {
+      axes.reduced.append(extent);
+      for (size_t t = 0; t < X; ++t) axes.reduced_strides[t].append(merged.strides[t][axis]);
+    }
+  }
+  return axes;
+}
+
+// Whether the tensors can be accessed in packs of `width` along the columns or along the innermost
+// reduced axis; if so along the latter, that axis counts packs from here on.
+template <int X>
+bool take_packs(ReduceAxes<X>& axes, const std::array<const AnyView*, X>& xs, int64_t width) {
+  const int last = axes.reduced.rank() - 1;
+  bool fits =
+      axes.by_columns ? axes.columns % width == 0 : last >= 0 && axes.reduced[last] % width == 0;
+  for (size_t t = 0; t < X; ++t) {
+    fits = fits && pack_width(size_of(xs[t]->dtype), {xs[t]->data}, {}) == width;
+    for (const int64_t stride : axes.kept_strides[t]) fits = fits && stride % width == 0;
+    for (int axis = 0; axis <= last; ++axis) {
+      const bool steps_in_packs = !axes.by_columns && axis == last;
+      const int64_t stride = axes.reduced_strides[t][axis];
+      fits = fits && (steps_in_packs ? stride == 1 : stride % width == 0);
+    }
+    if (axes.by_columns) fits = fits && axes.column[t] == 1;
+  }
+  if (fits && !axes.by_columns) {
+    axes.reduced[last] /= width;
+    for (Strides& strides : axes.reduced_strides) strides[last] = width;
+  }
+  return fits;
+}
+
+template <int X>
+ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& y) {
+  ReduceAxes<X> axes = sort_axes<X>(xs, y);
+  ReducePlan<X> plan;
+  const int64_t width = reduce_pack(size_of(xs[0]->dtype));
+  plan.packed = width > 1 && take_packs<X>(axes, xs, width);
+  plan.kept = StridedPlan<X + 1>(axes.kept, axes.kept_strides);
+  plan.reduced = StridedPlan<X>(axes.reduced, axes.reduced_strides);
+  plan.outputs = y.numel();
+  plan.columns = axes.columns;
+  std::copy(axes.column, axes.column + X + 1, plan.column);
+  if (axes.by_columns) {
+    plan.mapping = ReduceMapping::columns;
+    plan.column_packs = axes.columns / (plan.packed ? width : 1);
+    const auto packs = static_cast<uint64_t>(plan.kept.count * plan.column_packs);
+    plan.block_x = static_cast<int>(std::min<uint64_t>(kReduceThreads, std::bit_ceil(packs)));
+  }
+  return plan;
+}
+
+// Whether a set along x is more than a warp should take.
+template <int X>
+bool is_long(const ReducePlan<X>& plan) {
+  return plan.reduced.count > (plan.outputs >= kManyOutputs ? kManyWarpItems : kWarpItems);
+}
+
+// Cuts the sets into chunks, and counts blocks.
+template <int X>
+void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most) {
+  const Chunks chunks = plan_chunks(plan.reduced.count, least, std::max<int64_t>(most, 1));
+  plan.chunks = chunks.count;
+  plan.chunk_size = chunks.size;
+  plan.tiles = ceil_div(plan.kept.count * plan.column_packs, plan.block_x);
+}
+
+}  // namespace detail
+
+// Whether packs of `width` neighbouring elements of the t-th tensor can be accessed at once
+// wherever the plan leads; `pointers` are its first elements and those of others like it.
+template <int N>
+bool steps_in_packs(const StridedPlan<N>& plan, int t, int64_t width,
+                    std::initializer_list<const void*> pointers) {
+  bool fits = true;
+  for (int axis = 0; axis < plan.rank; ++axis) fits = fits && plan.strides[t][axis] % width == 0;
+  for (const void* pointer : pointers)
+    fits = fits && reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+  return fits;
+}
+
+// x and y as in core/ops/sum.h; x is not empty.
+inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
+  ReducePlan<1> plan = detail::plan_axes<1>({&x}, y);
+  const int64_t items = plan.reduced.count;
+  if (plan.mapping == ReduceMapping::columns) {
+    // First several threads per column, then several blocks.
+    const int64_t packs = plan.kept.count * plan.column_packs;
+    int64_t rows = kReduceThreads / plan.block_x;
+    while (plan.block_x > 32 && packs * rows < detail::kWantedThreads &&
+           items >= 2 * rows * detail::kLeastRows) {
+      plan.block_x /= 2;
+      rows *= 2;
+    }
+    const int64_t threads = packs * rows;
+    const int64_t wanted =
+        threads > detail::kWantedThreads / 2 ? 1 : detail::kWantedThreads / threads;
+    const int64_t most = std::max(wanted, ceil_div(items, rows * detail::kLongestRun));
+    detail::set_chunks(plan, rows * detail::kLeastRows, most);
+    return plan;
+  }
+  if (detail::is_long(plan)) {
+    plan.mapping = ReduceMapping::block_per_output;
+    const int64_t most = std::max(detail::kWantedBlocks / plan.outputs,
+                                  ceil_div(items, kReduceThreads * detail::kLongestRun));
+    detail::set_chunks(plan, most > 1 ? detail::kLeastChunk : items, most);
+  } else {
+    detail::set_chunks(plan, items, 1);
+  }
+  return plan;
+}
+
+// x and dx of one shape, y of the reduced one. Chunks are but shares of element-wise work.
+inline ReducePlan<2> plan_reduce_backward(const AnyView& dx, const AnyView& x, const AnyView& y) {
+  ReducePlan<2> plan = detail::plan_axes<2>({&dx, &x}, y);
+  const int64_t items = plan.reduced.count;
+  int64_t size = items;
+  if (plan.mapping == ReduceMapping::columns) {
+    const int64_t accesses = plan.kept.count * plan.column_packs * items;
+    size = kReduceThreads / plan.block_x * (accesses >= (1 << 23) ? 16 : 8);
+  } else if (detail::is_long(plan)) {
+    plan.mapping = ReduceMapping::block_per_output;
+    size = 8 * kReduceThreads;
+  }
+  detail::set_chunks(plan, size, items);
+  return plan;
+}
+
+}  // namespace gradus

@@ -1,0 +1,146 @@
+// The plans of the CUDA reductions, walked on the host as the kernels walk them: every element goes
+// to the right output once, by accesses that are aligned.
+#include "cuda/reduce_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace gradus {
+namespace {
+
+// What the kernels reduce: per output offset in y, the offsets in the t-th tensor.
+template <int X>
+std::map<int64_t, std::vector<int64_t>> walk(const ReducePlan<X>& plan, int64_t width, int t) {
+  const int64_t pack = plan.packed ? width : 1;
+  const bool by_columns = plan.mapping == ReduceMapping::columns;
+  std::map<int64_t, std::vector<int64_t>> reduced;
+  for (int64_t o = 0; o < plan.outputs; ++o) {
+    const int64_t outer = o / plan.columns, column = o % plan.columns;
+    const StridedOffsets<X + 1> at = plan.kept.offsets(outer);
+    std::vector<int64_t>& terms = reduced[at.at[X] + column * plan.column[X]];
+    for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
+      const int64_t begin = chunk * plan.chunk_size;
+      const int64_t end = std::min(begin + plan.chunk_size, plan.reduced.count);
+      EXPECT_LT(begin, end) << "an empty chunk";
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first =
+            at.at[t] + plan.reduced.offsets(i).at[t] + (column - column % pack) * plan.column[t];
+        EXPECT_EQ(first % pack, 0) << "an unaligned pack";
+        if (by_columns) {
+          terms.push_back(first + column % pack * plan.column[t]);
+        } else {
+          for (int64_t j = 0; j < pack; ++j) terms.push_back(first + j);
+        }
+      }
+    }
+  }
+  return reduced;
+}
+
+template <int X>
+void expect_walks(const ReducePlan<X>& plan, int t, const Tensor& x, const Tensor& y) {
+  std::map<int64_t, std::vector<int64_t>> want;
+  const Strides to = broadcast_strides(y.shape(), y.strides(), x.shape());
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    int64_t rest = i, in_x = 0, in_y = 0;
+    for (int axis = x.rank() - 1; axis >= 0; --axis) {
+      in_x += rest % x.size(axis) * x.strides()[axis];
+      in_y += rest % x.size(axis) * to[axis];
+      rest /= x.size(axis);
+    }
+    want[in_y].push_back(in_x);
+  }
+  auto got = walk(plan, reduce_pack(size_of(x.dtype())), t);
+  for (auto* sets : {&got, &want}) {
+    for (auto& [at, terms] : *sets) std::sort(terms.begin(), terms.end());
+  }
+  ASSERT_EQ(got, want) << to_string(x) << " strides " << to_string(x.strides());
+  if (plan.mapping == ReduceMapping::columns) {
+    const int64_t packs = plan.kept.count * plan.column_packs;
+    EXPECT_GE(plan.tiles * plan.block_x, packs);
+    EXPECT_LT((plan.tiles - 1) * plan.block_x, packs);
+    EXPECT_EQ(kReduceThreads % plan.block_x, 0);
+  }
+}
+
+// Each element of x, by its index, goes to the output with the same index on the kept axes.
+void expect_covers(const Tensor& x, const std::vector<int>& axes) {
+  Shape kept = x.shape();
+  for (const int axis : axes) kept[axis] = 1;
+  const Tensor y = Tensor::empty(kept, {.dtype = x.dtype()});
+  expect_walks(plan_reduce(x.raw(), y.raw()), 0, x, y);
+  const Tensor dx = empty_like(x);
+  const ReducePlan<2> backward = plan_reduce_backward(dx.raw(), x.raw(), y.raw());
+  expect_walks(backward, 0, dx, y);
+  expect_walks(backward, 1, x, y);
+}
+
+TEST(ReducePlans, CoversEveryElementOnce) {
+  const Shape shapes[] = {{},       {1},       {7},       {2, 3, 4, 5}, {3, 1, 16, 2},
+                          {5, 300}, {300, 5},  {2, 8, 8}, {4, 1, 6, 8}, {1, 33, 2, 9},
+                          {64, 40}, {2048, 4}, {3, 4099}, {40, 3, 24}};
+  for (const Shape& shape : shapes) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+      const Tensor x = Tensor::empty(shape, {.dtype = dtype});
+      for (int mask = 0; mask < 1 << shape.rank(); ++mask) {
+        std::vector<int> axes;
+        for (int axis = 0; axis < shape.rank(); ++axis) {
+          if (mask >> axis & 1) axes.push_back(axis);
+        }
+        expect_covers(x, axes);
+        if (shape.rank() == 4) expect_covers(x.contiguous(MemoryFormat::channels_last), axes);
+        if (shape.rank() == 2) expect_covers(x.transpose(0, 1), axes);
+        if (shape.rank() == 2 && shape[1] > 2) expect_covers(x.slice(1, 1, 1000, 2), axes);
+        if (shape.rank() == 3)
+          expect_covers(x.unsqueeze(1).expand({shape[0], 3, shape[1], shape[2]}), axes);
+      }
+    }
+  }
+}
+
+AnyView view(const Shape& shape, DType dtype = DType::f32) {
+  return {.dtype = dtype, .given = true, .shape = shape, .strides = strides_of(shape)};
+}
+
+TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
+  const auto plan_of = [](const Shape& shape, const Shape& kept) {
+    return plan_reduce(view(shape), view(kept));
+  };
+  const ReducePlan<1> all = plan_of({1 << 24}, {1});
+  EXPECT_EQ(all.mapping, ReduceMapping::block_per_output);
+  EXPECT_TRUE(all.packed);
+  EXPECT_EQ(all.chunks, 4096);
+  const ReducePlan<1> channels = plan_of({256, 128, 56, 56}, {1, 128, 1, 1});
+  EXPECT_EQ(channels.mapping, ReduceMapping::block_per_output);
+  EXPECT_EQ(channels.chunks, 32);
+  const ReducePlan<1> bias = plan_of({1 << 20, 32}, {1, 32});
+  EXPECT_EQ(bias.mapping, ReduceMapping::columns);
+  EXPECT_EQ(bias.block_x, 8);
+  EXPECT_EQ(bias.chunks, 512);
+  EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::warp_per_output);
+  EXPECT_EQ(plan_of({1 << 20, 7}, {1 << 20, 1}).mapping, ReduceMapping::columns);
+  EXPECT_EQ(plan_of({32768, 4096}, {32768, 1}).mapping, ReduceMapping::warp_per_output);
+}
+
+TEST(ReducePlans, ColumnsHaveEnoughThreads) {
+  // Enough packs: a thread for each. Fewer: up to eight threads share one, each with eight rows.
+  const Shape large{256, 128, 56, 56}, small{128, 64, 32, 32};
+  const ReducePlan<1> f32 = plan_reduce(view(large), view({256, 1, 56, 56}));
+  EXPECT_EQ(f32.mapping, ReduceMapping::columns);
+  EXPECT_EQ(f32.block_x, 256);
+  EXPECT_EQ(f32.tiles, 784);
+  EXPECT_EQ(f32.chunks, 1);
+  const ReducePlan<1> bf16 =
+      plan_reduce(view(large, DType::bf16), view({256, 1, 56, 56}, DType::bf16));
+  EXPECT_EQ(bf16.block_x, 128);
+  EXPECT_EQ(bf16.chunks, 1);
+  EXPECT_EQ(plan_reduce(view(small), view({128, 1, 32, 32})).block_x, 64);
+  EXPECT_EQ(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).block_x, 32);
+}
+
+}  // namespace
+}  // namespace gradus
