@@ -1,5 +1,6 @@
 #include "core/ops/softmax.h"
 
+#include "cuda/softmax_short_rows.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
 
@@ -134,6 +135,14 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
   const SoftmaxGeometry g = softmax_geometry(args.x, args.axis);
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
+  if (const SoftmaxShortRows rows = plan_softmax_short_rows(g, sizeof(T), {x, y}); rows.outer > 0) {
+    const LaunchShape shape{.grid = exact_blocks(rows.blocks(), args.name),
+                            .threads = kSoftmaxThreads,
+                            .shared_bytes = static_cast<size_t>(rows.rows * rows.c) * sizeof(A)};
+    return with_short_rows(rows, [&](auto per_lane) {
+      launch_kernel(cuda, shape, softmax_forward_staged<T, per_lane()>, x, y, rows, args.log);
+    });
+  }
   const bool has_clusters = cuda.info().compute_major >= 9;
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {x, y});
   const SoftmaxTile tile(plan, g);

@@ -1,4 +1,5 @@
 #include "core/ops/softmax.h"
+#include "cuda/softmax_short_rows.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
 
@@ -93,6 +94,16 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
   const SoftmaxGeometry g = softmax_geometry(args.y, args.axis);
   const T *y = args.y.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
+  if (const SoftmaxShortRows rows = plan_softmax_short_rows(g, sizeof(T), {y, dy, dx});
+      rows.outer > 0) {
+    const LaunchShape shape{
+        .grid = exact_blocks(rows.blocks(), args.name),
+        .threads = kSoftmaxThreads,
+        .shared_bytes = static_cast<size_t>(2 * rows.rows * rows.c) * sizeof(A)};
+    return with_short_rows(rows, [&](auto per_lane) {
+      launch_kernel(cuda, shape, softmax_backward_staged<T, per_lane()>, y, dy, dx, rows, args.log);
+    });
+  }
   const bool has_clusters = cuda.info().compute_major >= 9;
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {y, dy, dx});
   const SoftmaxTile tile(plan, g);

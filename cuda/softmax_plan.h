@@ -32,6 +32,8 @@ struct SoftmaxPlan {
   int64_t sets() const { return units * (columns ? width : 1); }
 };
 
+inline constexpr int64_t kSoftmaxThreads = 256;  // of a block, where that is enough
+
 namespace detail {
 
 inline int64_t ceil_power(int64_t value) {
@@ -41,7 +43,6 @@ inline int64_t floor_power(int64_t value) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(value)));
 }
 
-inline constexpr int64_t kSoftmaxThreads = 256;  // of a block, where that is enough
 inline constexpr int64_t kSoftmaxMostThreads = 1024;
 inline constexpr int64_t kSoftmaxMostCluster = 8;
 inline constexpr int64_t kSoftmaxClusterItems = 2048;  // of a block; more take several blocks
@@ -117,6 +118,30 @@ inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, bool 
     plan.chunks = ceil_div(plan.items, plan.chunk_items);
   }
   plan.blocks = ceil_div(plan.units, plan.side) * plan.chunks;
+  return plan;
+}
+
+// Rows of at most 128 values that no 16-byte access divides, in memory that one could read.
+struct SoftmaxShortRows {
+  int64_t outer = 0;  // rows in all; 0: not such rows
+  int c = 0;
+  int lanes = 1;     // threads per row, a power of two
+  int per_lane = 0;  // values of a row that a thread takes, at most 16
+  int rows = 0;      // of a block, a power of two: about 4096 values
+
+  int64_t blocks() const { return ceil_div(outer, rows); }
+};
+
+inline SoftmaxShortRows plan_softmax_short_rows(const SoftmaxGeometry& g, int64_t element,
+                                                std::initializer_list<const void*> pointers) {
+  const int64_t full = 16 / element;
+  if (g.inner != 1 || g.c > 128 || g.c % full == 0 || pack_width(element, pointers, {}) != full)
+    return {};
+  SoftmaxShortRows plan{.outer = g.outer, .c = static_cast<int>(g.c)};
+  plan.lanes = static_cast<int>(detail::ceil_power(ceil_div(g.c, 16)));
+  plan.per_lane = static_cast<int>(ceil_div(g.c, plan.lanes));
+  plan.rows =
+      static_cast<int>(std::max(kSoftmaxThreads / plan.lanes, detail::floor_power(4096 / g.c)));
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "cuda/device/vector.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_plan.h"
+#include "cuda/softmax_values.cuh"
 
 namespace gradus {
 
@@ -116,12 +117,6 @@ struct SoftmaxPlace {
   }
 
   __device__ __forceinline__ bool has(int i) const { return i * lanes < left; }
-};
-
-struct SoftmaxMax {
-  // Passes over NaN: the sum of the exponentials does not.
-  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
-  __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
 };
 
 // Combines the results of the blocks of a cluster. `slot`: shared memory that no other call uses,

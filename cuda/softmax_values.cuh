@@ -29,6 +29,12 @@ struct Raw {
   }
 };
 
+struct SoftmaxMax {
+  // Passes over NaN: the sum of the exponentials does not.
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
+};
+
 // The arithmetic behind results that are stored as T.
 template <class T>
 struct SoftmaxMath {

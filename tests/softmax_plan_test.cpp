@@ -87,6 +87,33 @@ TEST(SoftmaxPlan, LongRowsStayOnChip) {
   }
 }
 
+TEST(SoftmaxPlan, ShortRows) {
+  const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
+  for (const int64_t element : kElements) {
+    for (int64_t c = 1; c <= 300; ++c) {
+      SCOPED_TRACE(testing::Message() << c << " of " << element << " bytes");
+      const SoftmaxGeometry g{.outer = 1000001, .c = c, .inner = 1};
+      const SoftmaxShortRows plan = plan_softmax_short_rows(g, element, {aligned});
+      if (c > 128 || c * element % 16 == 0) {
+        EXPECT_EQ(plan.outer, 0);
+        continue;
+      }
+      EXPECT_EQ(plan.outer, g.outer);
+      EXPECT_LE(plan.per_lane, 16);
+      EXPECT_GE(plan.per_lane * plan.lanes, c);
+      EXPECT_LE(plan.lanes, 8);
+      EXPECT_EQ(plan.rows % (kSoftmaxThreads / plan.lanes), 0);
+      EXPECT_EQ(plan.rows * c * element % 16, 0);    // every block starts at a boundary
+      EXPECT_LE(2 * plan.rows * c * 8, 100 * 1024);  // shared memory in f64, backward
+      EXPECT_GE(plan.blocks() * plan.rows, g.outer);
+    }
+  }
+  const void* unaligned = reinterpret_cast<const void*>((uintptr_t{1} << 20) + 8);
+  EXPECT_EQ(
+      plan_softmax_short_rows({.outer = 9, .c = 10, .inner = 1}, 4, {aligned, unaligned}).outer, 0);
+  EXPECT_EQ(plan_softmax_short_rows({.outer = 9, .c = 10, .inner = 2}, 4, {aligned}).outer, 0);
+}
+
 // No access is wider than the alignment of any of the tensors, or the rows, allow.
 TEST(SoftmaxPlan, UnalignedIsNarrow) {
   EXPECT_EQ(plan_of({.outer = 8, .c = 1024, .inner = 1}, 4, false).width, 1);
