@@ -76,14 +76,16 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   sum_samples(cuda, args, g.c, space);
 }
 
-// Calls f(the widest pack) that s and the pointers allow.
+// Calls f(the widest pack) that s and the pointers allow. 16-bit planes of 14 x 14 are of packs
+// of 4.
 template <class T, class F>
 void with_width(const GroupNormGeometry& g, std::initializer_list<const void*> pointers, F&& f) {
-  if (pack_width(sizeof(T), pointers, {g.s}) == kFullPack<T>) {
-    f(std::integral_constant<int, kFullPack<T>>());
-  } else {
-    f(std::integral_constant<int, 1>());
+  const int width = pack_width(sizeof(T), pointers, {g.s});
+  if (width == kFullPack<T>) return f(std::integral_constant<int, kFullPack<T>>());
+  if constexpr (sizeof(T) == 2) {
+    if (width == 4) return f(std::integral_constant<int, 4>());
   }
+  f(std::integral_constant<int, 1>());
 }
 
 void check_extents(const GroupNormGeometry& g) {

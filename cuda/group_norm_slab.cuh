@@ -97,8 +97,8 @@ __device__ __forceinline__ void for_each_pack(const GroupNormSlab& plan, const S
 
 template <int N, class T>
 __device__ __forceinline__ void hold_pack(T* held, const T* from) {
-  if constexpr (sizeof(T) * N == 16) {
-    copy_async_once(shared_address(held), from);
+  if constexpr (sizeof(T) * N >= 4) {
+    copy_async_once<sizeof(T) * N>(shared_address(held), from);
   } else {
     store_pack(held, load_pack<N>(from));
   }

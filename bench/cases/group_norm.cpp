@@ -90,6 +90,7 @@ std::vector<OpCase> group_norm_cases() {
       {.name = "three_channels_per_group", .shape = {2, 12, 8, 8}, .groups = 4},
       {.name = "aligned", .shape = {3, 8, 16, 16}, .groups = 2},
       {.name = "plain", .shape = {3, 8, 5, 5}, .groups = 2, .affine = false},
+      {.name = "fourteen_by_fourteen", .shape = {3, 12, 14, 14}, .groups = 4},
       {.name = "seven_by_seven", .shape = {3, 24, 7, 7}, .groups = 3},
       {.name = "short_rows", .shape = {9, 64, 4, 4}, .groups = 8},
       {.name = "many_short_rows", .shape = {2, 1024, 2, 2}, .groups = 2},

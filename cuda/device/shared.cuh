@@ -25,12 +25,20 @@ __device__ __forceinline__ void copy_async(uint32_t destination, const void* sou
                : "memory");
 }
 
-// The same for data that is read once: past the first-level cache.
+// The same for 4, 8 or 16 bytes that are read once; 16 go past the first-level cache.
+template <int Bytes>
 __device__ __forceinline__ void copy_async_once(uint32_t destination, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :
-               : "r"(destination), "l"(source)
-               : "memory");
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(destination), "l"(source)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :
+                 : "r"(destination), "l"(source), "n"(Bytes)
+                 : "memory");
+  }
 }
 
 // Closes the group of copies started so far.
