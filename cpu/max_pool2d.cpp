@@ -344,7 +344,8 @@ void run(Cpu& cpu, const MaxPool2dBackward& args) {
   if (packs_index(args.window)) {
     return visit(Floating{}, args.dx.dtype, [&](auto type) {
       using T = typename decltype(type)::type;
-      using S = std::conditional_t<std::is_same_v<T, acc_t<T>>, T, uint16_t>;
+      using S = std::conditional_t<sizeof(T) == 8, T,
+                                   std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
       backward_pairs(cpu, PairLines(args.dx, args.dy), static_cast<const S*>(args.dy.data),
                      args.index.as<uint8_t>(), static_cast<S*>(args.dx.data));
     });

@@ -71,6 +71,11 @@ struct ByteLanes {
   typedef uint8_t type __attribute__((vector_size(kLanes<S>)));
 };
 
+template <class S, int64_t lanes>
+struct SmallLanes {
+  typedef S type __attribute__((vector_size(lanes * sizeof(S))));
+};
+
 // The largest of four vectors and which it is: the first of equals, the first NaN over all.
 template <class A>
 GRADUS_INLINE void winner(const Vec<A> (&values)[4], A* y, uint8_t* taps, int64_t count) {
@@ -83,7 +88,10 @@ GRADUS_INLINE void winner(const Vec<A> (&values)[4], A* y, uint8_t* taps, int64_
     which = wins ? Vec<Tap>{} + static_cast<Tap>(tap) : which;
   }
   store_lanes(y, most, count);
-  const auto bytes = __builtin_convertvector(which, typename ByteLanes<A>::type);
+  // From one size to the next: g++ 12 takes further conversions element by element.
+  const auto four = __builtin_convertvector(which, typename SmallLanes<int32_t, kLanes<A>>::type);
+  const auto two = __builtin_convertvector(four, typename SmallLanes<int16_t, kLanes<A>>::type);
+  const auto bytes = __builtin_convertvector(two, typename ByteLanes<A>::type);
   std::memcpy(taps, &bytes, static_cast<size_t>(std::min<int64_t>(count, kLanes<A>)));
 }
 
@@ -197,22 +205,60 @@ template <class S>
 GRADUS_INLINE Vec<Signed<sizeof(S)>> load_taps(const uint8_t* taps, int64_t count) {
   typename ByteLanes<S>::type bytes{};
   std::memcpy(&bytes, taps, static_cast<size_t>(std::min<int64_t>(count, kLanes<S>)));
-  return __builtin_convertvector(bytes, Vec<Signed<sizeof(S)>>);
+  // From one size to the next: g++ 12 takes further conversions element by element.
+  const auto two = __builtin_convertvector(bytes, typename SmallLanes<int16_t, kLanes<S>>::type);
+  if constexpr (sizeof(S) == 2) {
+    return two;
+  } else {
+    const auto four = __builtin_convertvector(two, typename SmallLanes<int32_t, kLanes<S>>::type);
+    if constexpr (sizeof(S) == 4) {
+      return four;
+    } else {
+      return __builtin_convertvector(four, Vec<int64_t>);
+    }
+  }
 }
 
-// One of the two rows of dx (r = 0 or 1) below a row of windows.
+// The two elements of a row that a window has, side by side in a lane of twice their size.
 template <class S>
-void backward_row(const S* dy, const uint8_t* taps, int64_t outputs, int64_t width, int r, S* dx) {
-  constexpr int64_t n = kLanes<S>;
-  for (int64_t at = 0; at < outputs; at += n) {
-    const int64_t count = std::min(n, outputs - at), room = std::min(2 * count, width - 2 * at);
-    const Vec<S> values = load_lanes(dy + at, count);
-    const auto which = load_taps<S>(taps + at, count);
+using PairOf = std::conditional_t<sizeof(S) == 2, uint32_t, uint64_t>;
+
+// One of the two rows of dx (r = 0 or 1) below a row of windows. Where an integer holds two
+// elements, a lane is a window; doubles are interleaved.
+template <class S>
+GRADUS_INLINE void windows_of_row(const S* dy, const uint8_t* taps, int64_t count, int r, S* dx,
+                                  int64_t room) {
+  if constexpr (sizeof(S) == 8) {
+    constexpr int n = kLanes<S>;
+    const Vec<S> values = load_lanes(dy, count);
+    const auto which = load_taps<S>(taps, count);
     Vec<S> low, high;
     interleave<S>(taken<S>(values, which, 2 * r), taken<S>(values, which, 2 * r + 1), low, high,
                   std::make_integer_sequence<int, n>());
-    store_lanes(dx + 2 * at, low, room);
-    if (room > n) store_lanes(dx + 2 * at + n, high, room - n);
+    store_lanes(dx, low, room);
+    if (room > n) store_lanes(dx + n, high, room - n);
+  } else {
+    using P = PairOf<S>;
+    constexpr int64_t n = kLanes<P>;
+    typename SmallLanes<S, n>::type packed{};
+    std::memcpy(&packed, dy, static_cast<size_t>(std::min(count, n)) * sizeof(S));
+    const Vec<P> values = __builtin_convertvector(packed, Vec<P>);
+    const auto which = load_taps<P>(taps, count);
+    const Vec<P> pair = taken<P>(values, which, 2 * r) | taken<P>(values, which, 2 * r + 1)
+                                                             << (8 * static_cast<int>(sizeof(S)));
+    std::memcpy(static_cast<void*>(dx), &pair,
+                static_cast<size_t>(std::min(room, 2 * n)) * sizeof(S));
+  }
+}
+template <class S>
+void backward_row(const S* dy, const uint8_t* taps, int64_t outputs, int64_t width, int r, S* dx) {
+  constexpr int64_t n = sizeof(S) == 8 ? kLanes<S> : kLanes<PairOf<S>>;
+  int64_t at = 0;
+  for (; at + n <= outputs && 2 * (at + n) <= width; at += n)
+    windows_of_row(dy + at, taps + at, n, r, dx + 2 * at, 2 * n);
+  for (; at < outputs; at += n) {
+    const int64_t count = std::min(n, outputs - at);
+    windows_of_row(dy + at, taps + at, count, r, dx + 2 * at, std::min(2 * count, width - 2 * at));
   }
   if (2 * outputs < width) std::fill(dx + 2 * outputs, dx + width, S(0));
 }
