@@ -13,12 +13,16 @@ struct AvgGeometry {
   int64_t n, c;
   AvgWindows windows;
   bool channels_last;
+  Workspace<AvgAxis::Range> columns;  // of each window of a row
 
-  AvgGeometry(const AnyView& x, const AvgWindows& windows)
+  AvgGeometry(Cpu& cpu, const AnyView& x, const AvgWindows& windows)
       : n(x.shape[0]),
         c(x.shape[1]),
         windows(windows),
-        channels_last(format_of(x, "avg_pool2d") == MemoryFormat::channels_last) {}
+        channels_last(format_of(x, "avg_pool2d") == MemoryFormat::channels_last),
+        columns(cpu, windows.w.positions) {
+    for (int64_t j = 0; j < windows.w.positions; ++j) columns.data()[j] = windows.w.window(j);
+  }
 
   int64_t planes() const { return channels_last ? n : n * c; }
   int64_t pixel() const { return channels_last ? c : 1; }
@@ -45,27 +49,51 @@ void narrow(const acc_t<T>* from, int64_t count, T* to) {
       count, [&](int64_t i, auto lanes, int) { store(to + i, load(from + i, lanes), lanes); });
 }
 
+// The divisors of a row of windows, kept from row to row as long as they are the same.
+template <class A>
+class Divisors {
+ public:
+  Divisors(Cpu& cpu, const AvgGeometry& g) : values_(cpu, g.windows.w.positions) {}
+  const A* of(const AvgGeometry& g, const AvgAxis::Range& rows) {
+    if (rows.counted != counted_ || rows.size() != size_) {
+      counted_ = rows.counted;
+      size_ = rows.size();
+      for (int64_t j = 0; j < g.windows.w.positions; ++j)
+        values_.data()[j] = static_cast<A>(g.windows.divisor_of(rows, g.columns.data()[j]));
+    }
+    return values_.data();
+  }
+
+ private:
+  Workspace<A> values_;
+  int64_t counted_ = -1, size_ = -1;
+};
+
 // One row of y: the rows of its windows are added up first, then the columns of each window.
 template <class T>
-void average_row(const AvgGeometry& g, const T* plane, int64_t i, acc_t<T>* columns,
-                 acc_t<T>* means, T* y) {
+void average_row(const AvgGeometry& g, const T* plane, int64_t i, Divisors<acc_t<T>>& divisors,
+                 acc_t<T>* columns, acc_t<T>* means, T* y) {
   using A = acc_t<T>;
-  const int64_t row = g.x_row(), pixel = g.pixel();
+  const int64_t row = g.x_row(), pixel = g.pixel(), count = g.windows.w.positions;
   const AvgAxis::Range rows = g.windows.h.window(i);
+  const A* divisor = divisors.of(g, rows);
   std::fill(columns, columns + row, A(0));
   for (int64_t r = rows.begin; r < rows.end; ++r) add(plane + r * row, row, columns);
-  std::fill(means, means + g.y_row(), A(0));
-  for (int64_t j = 0; j < g.windows.w.positions; ++j) {
-    const AvgAxis::Range range = g.windows.w.window(j);
-    const A divisor = static_cast<A>(g.windows.divisor_of(rows, range));
-    A* to = means + j * pixel;
-    if (pixel == 1) {
+  if (pixel == 1) {
+    for (int64_t j = 0; j < count; ++j) {
+      const AvgAxis::Range range = g.columns.data()[j];
       A sum(0);
       for (int64_t s = range.begin; s < range.end; ++s) sum += columns[s];
-      *to = sum / divisor;
-    } else {
+      means[j] = sum;
+    }
+    for (int64_t j = 0; j < count; ++j) means[j] /= divisor[j];
+  } else {
+    std::fill(means, means + g.y_row(), A(0));
+    for (int64_t j = 0; j < count; ++j) {
+      const AvgAxis::Range range = g.columns.data()[j];
+      A* to = means + j * pixel;
       for (int64_t s = range.begin; s < range.end; ++s) add(columns + s * pixel, pixel, to);
-      divide(to, pixel, divisor);
+      divide(to, pixel, divisor[j]);
     }
   }
   narrow(means, g.y_row(), y);
@@ -73,26 +101,28 @@ void average_row(const AvgGeometry& g, const T* plane, int64_t i, acc_t<T>* colu
 
 // One row of dx: every window that holds it gives each of its columns its share.
 template <class T>
-void share_row(const AvgGeometry& g, const T* dy, int64_t at, acc_t<T>* share, acc_t<T>* sums,
-               T* dx) {
+void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>& divisors,
+               acc_t<T>* shares, acc_t<T>* sums, T* dx) {
   using A = acc_t<T>;
-  const int64_t pixel = g.pixel();
+  const int64_t pixel = g.pixel(), count = g.windows.w.positions;
   std::fill(sums, sums + g.x_row(), A(0));
   const AvgAxis::Range holders = g.windows.h.holders(at);
   for (int64_t i = holders.begin; i < holders.end; ++i) {
-    const AvgAxis::Range rows = g.windows.h.window(i);
-    for (int64_t j = 0; j < g.windows.w.positions; ++j) {
-      const AvgAxis::Range range = g.windows.w.window(j);
-      const A divisor = static_cast<A>(g.windows.divisor_of(rows, range));
-      const T* from = dy + i * g.y_row() + j * pixel;
-      if (pixel == 1) {
-        const A value = static_cast<A>(*from) / divisor;
-        for (int64_t s = range.begin; s < range.end; ++s) sums[s] += value;
-      } else {
-        std::fill(share, share + pixel, A(0));
-        add(from, pixel, share);
-        divide(share, pixel, divisor);
-        for (int64_t s = range.begin; s < range.end; ++s) add(share, pixel, sums + s * pixel);
+    const A* divisor = divisors.of(g, g.windows.h.window(i));
+    std::fill(shares, shares + g.y_row(), A(0));
+    add(dy + i * g.y_row(), g.y_row(), shares);
+    if (pixel == 1) {
+      for (int64_t j = 0; j < count; ++j) shares[j] /= divisor[j];
+      for (int64_t j = 0; j < count; ++j) {
+        const AvgAxis::Range range = g.columns.data()[j];
+        for (int64_t s = range.begin; s < range.end; ++s) sums[s] += shares[j];
+      }
+    } else {
+      for (int64_t j = 0; j < count; ++j) {
+        const AvgAxis::Range range = g.columns.data()[j];
+        divide(shares + j * pixel, pixel, divisor[j]);
+        for (int64_t s = range.begin; s < range.end; ++s)
+          add(shares + j * pixel, pixel, sums + s * pixel);
       }
     }
   }
@@ -102,7 +132,7 @@ void share_row(const AvgGeometry& g, const T* dy, int64_t at, acc_t<T>* share, a
 }  // namespace
 
 void run(Cpu& cpu, const AvgPool2dForward& args) {
-  const AvgGeometry g(args.x, args.windows);
+  const AvgGeometry g(cpu, args.x, args.windows);
   if (args.y.numel() == 0) return;
   const int64_t p = g.windows.h.positions, plane = g.windows.h.extent * g.x_row();
   visit(Floating{}, args.x.dtype, [&](auto type) {
@@ -112,8 +142,9 @@ void run(Cpu& cpu, const AvgPool2dForward& args) {
     const int64_t rows = std::max<int64_t>(1, kTile * p / plane);
     parallel_tiles(cpu, g.planes() * p, rows, [&](int64_t begin, int64_t end) {
       const Workspace<acc_t<T>> columns(cpu, g.x_row()), means(cpu, g.y_row());
+      Divisors<acc_t<T>> divisors(cpu, g);
       for (int64_t line = begin; line < end; ++line) {
-        average_row(g, x + line / p * plane, line % p, columns.data(), means.data(),
+        average_row(g, x + line / p * plane, line % p, divisors, columns.data(), means.data(),
                     y + line * g.y_row());
       }
     });
@@ -121,7 +152,7 @@ void run(Cpu& cpu, const AvgPool2dForward& args) {
 }
 
 void run(Cpu& cpu, const AvgPool2dBackward& args) {
-  const AvgGeometry g(args.dx, args.windows);
+  const AvgGeometry g(cpu, args.dx, args.windows);
   if (args.dx.numel() == 0) return;
   const int64_t h = g.windows.h.extent, plane = g.windows.h.positions * g.y_row();
   visit(Floating{}, args.dx.dtype, [&](auto type) {
@@ -130,9 +161,10 @@ void run(Cpu& cpu, const AvgPool2dBackward& args) {
     T* dx = args.dx.as<T>();
     const int64_t rows = std::max<int64_t>(1, kTile / g.x_row());
     parallel_tiles(cpu, g.planes() * h, rows, [&](int64_t begin, int64_t end) {
-      const Workspace<acc_t<T>> share(cpu, g.pixel()), sums(cpu, g.x_row());
+      const Workspace<acc_t<T>> shares(cpu, g.y_row()), sums(cpu, g.x_row());
+      Divisors<acc_t<T>> divisors(cpu, g);
       for (int64_t line = begin; line < end; ++line) {
-        share_row(g, dy + line / h * plane, line % h, share.data(), sums.data(),
+        share_row(g, dy + line / h * plane, line % h, divisors, shares.data(), sums.data(),
                   dx + line * g.x_row());
       }
     });

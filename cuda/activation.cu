@@ -75,8 +75,7 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
 template <bool Wide, class T, class F>
 __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* mask, int64_t start,
                                                      int64_t count, const F& f) {
-  constexpr int N = kFullPack<T>, kLanes = 32 / N;  // lanes whose bits make a word
-  const int lane = threadIdx.x % 32;
+  constexpr int N = kFullPack<T>;
   Pack<T, N> values[kWarpPacks];
 #pragma unroll
   for (int u = 0; u < kWarpPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
@@ -93,9 +92,7 @@ __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* 
       results[j] = to_acc<acc_t<T>>(f.f(v));
     }
     store_upto<Wide>(y, first, count, narrow_pack<T>(results));
-    bits = join_bits<N>(bits, lane);
-    if (lane % kLanes == 0 && (Wide || first < count))
-      store_word(mask, first / 32, bits, Wide ? INT64_MAX : mask_bytes(count));
+    store_bits<N>(mask, first, bits, Wide || first < count);
   }
 }
 
@@ -103,8 +100,8 @@ __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* 
 // grid:  1-D, one warp per kWarpPacks · 32 packs of 16 bytes: pack u·32 + lane for u = 0, 1, ...,
 //        so that each access of the warp is one run
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
-//        are joined to words by shuffles
-// needs: mask aligned to 4; aligned: x and y aligned to 16 bytes
+//        are joined to bytes by shuffles
+// needs: aligned: x and y aligned to 16 bytes
 template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,

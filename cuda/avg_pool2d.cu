@@ -2,6 +2,9 @@
 // channels, others one by one.
 #include "core/ops/avg_pool2d.h"
 
+#include <cstdlib>
+
+#include "cuda/avg_pool2d_pairs.h"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/image.h"
@@ -17,32 +20,40 @@ constexpr int kThreads = 256;
 struct Divide {
   FastDivisor divisor;
   __device__ __forceinline__ int64_t operator()(int64_t a) const { return quotient(divisor, a); }
+  __device__ __forceinline__ int32_t operator()(int32_t a) const {
+    return static_cast<int32_t>(divisor.quotient(static_cast<uint32_t>(a)));
+  }
 };
 
 // The threads are numbered over the elements (or packs of channels) of one of the tensors in the
-// order of memory.
+// order of memory. I: int32_t where all numbers and offsets fit.
+template <class I>
 struct AvgPlan {
-  AvgWindows windows;
+  AvgWindowsOf<I> windows;
   Divide h_positions, w_positions;  // of AvgAxis::window
   Divide h_step, w_step;            // of AvgAxis::holders
-  FastDivisor items, width, height;
-  ImageStrides x, y;  // elements
+  Divide items, width, height;
+  I x[4], y[4];  // strides of n, c, h, w in elements
   int64_t count = 0;
   bool pixel_major = false;
 };
 
+template <class I>
 struct AvgPlace {
-  int64_t n, channel, i, j;
+  I n, channel, i, j;
+  __device__ __forceinline__ I offset(const I (&strides)[4], I row, I column) const {
+    return n * strides[0] + channel * strides[1] + row * strides[2] + column * strides[3];
+  }
 };
 
-template <int PerThread>
-__device__ __forceinline__ AvgPlace place_of(const AvgPlan& p, int64_t index) {
-  const auto split = [&index](const FastDivisor& d) {
-    const int64_t whole = quotient(d, index), part = index - whole * d.divisor;
+template <int PerThread, class I>
+__device__ __forceinline__ AvgPlace<I> place_of(const AvgPlan<I>& p, I index) {
+  const auto split = [&index](const Divide& d) {
+    const I whole = d(index), part = index - whole * static_cast<I>(d.divisor.divisor);
     index = whole;
     return part;
   };
-  AvgPlace place;
+  AvgPlace<I> place;
   if (p.pixel_major) place.channel = split(p.items) * PerThread;
   place.j = split(p.width);
   place.i = split(p.height);
@@ -55,83 +66,109 @@ __device__ __forceinline__ AvgPlace place_of(const AvgPlan& p, int64_t index) {
 // grid:  1-D; one thread per PerThread channels of an output pixel
 // bytes: x once (again per overlap, from caches), y once
 // order: row-major within the window
-template <class T, int PerThread>
+template <class T, int PerThread, class I>
 __global__ void __launch_bounds__(kThreads)
-    avg_pool2d_forward(const __grid_constant__ AvgPlan p, const T* x, T* y) {
+    avg_pool2d_forward(const __grid_constant__ AvgPlan<I> p, const T* x, T* y) {
   using A = acc_t<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= p.count) return;
-  const AvgPlace place = place_of<PerThread>(p, thread);
-  const AvgAxis::Range rows = p.windows.h.window(place.i, p.h_positions);
-  const AvgAxis::Range columns = p.windows.w.window(place.j, p.w_positions);
-  const T* plane = x + place.n * p.x.n + place.channel * p.x.c;
+  const auto place = place_of<PerThread>(p, static_cast<I>(thread));
+  const auto rows = p.windows.h.window(place.i, p.h_positions);
+  const auto columns = p.windows.w.window(place.j, p.w_positions);
+  const T* from = x + place.offset(p.x, rows.begin, columns.begin);
   A sums[PerThread] = {};
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
+  for (I r = rows.begin; r < rows.end; ++r, from += p.x[2]) {
 #pragma unroll 4
-    for (int64_t s = columns.begin; s < columns.end; ++s) {
-      const auto values = load_pack<PerThread>(plane + r * p.x.h + s * p.x.w);
+    for (I s = 0; s < columns.size(); ++s) {
+      const auto values = load_pack<PerThread>(from + s * p.x[3]);
 #pragma unroll
       for (int e = 0; e < PerThread; ++e) sums[e] += static_cast<A>(values[e]);
     }
   }
   const A divisor = static_cast<A>(p.windows.divisor_of(rows, columns));
-  Pack<T, PerThread> result;
 #pragma unroll
-  for (int e = 0; e < PerThread; ++e) result[e] = static_cast<T>(sums[e] / divisor);
-  store_pack(y + place.n * p.y.n + place.channel * p.y.c + place.i * p.y.h + place.j * p.y.w,
-             result);
+  for (int e = 0; e < PerThread; ++e) sums[e] /= divisor;
+  store_pack(y + place.offset(p.y, place.i, place.j), narrow_pack<T>(sums));
 }
 
 // math:  dx = Σ over the windows that hold the element of dy / divisor
 // grid:  1-D; one thread per PerThread channels of an input pixel; each element is written once
 // bytes: dy once (again per element of a window, from caches), dx once
 // order: windows in row-major order
-template <class T, int PerThread>
+template <class T, int PerThread, class I>
 __global__ void __launch_bounds__(kThreads)
-    avg_pool2d_backward(const __grid_constant__ AvgPlan p, const T* dy, T* dx) {
+    avg_pool2d_backward(const __grid_constant__ AvgPlan<I> p, const T* dy, T* dx) {
   using A = acc_t<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= p.count) return;
-  const AvgPlace place = place_of<PerThread>(p, thread);
-  const AvgAxis::Range down = p.windows.h.holders(place.i, p.h_step);
-  const AvgAxis::Range along = p.windows.w.holders(place.j, p.w_step);
-  const T* plane = dy + place.n * p.y.n + place.channel * p.y.c;
+  const auto place = place_of<PerThread>(p, static_cast<I>(thread));
+  const auto down = p.windows.h.holders(place.i, p.h_step);
+  const auto along = p.windows.w.holders(place.j, p.w_step);
   A sums[PerThread] = {};
-  for (int64_t i = down.begin; i < down.end; ++i) {
-    const AvgAxis::Range rows = p.windows.h.window(i, p.h_positions);
-    for (int64_t j = along.begin; j < along.end; ++j) {
-      const AvgAxis::Range columns = p.windows.w.window(j, p.w_positions);
-      const A divisor = static_cast<A>(p.windows.divisor_of(rows, columns));
-      const auto values = load_pack<PerThread>(plane + i * p.y.h + j * p.y.w);
+  for (I i = down.begin; i < down.end; ++i) {
+    const auto rows = p.windows.h.window(i, p.h_positions);
+    const T* from = dy + place.offset(p.y, i, 0);
+    for (I j = along.begin; j < along.end; ++j) {
+      const auto columns = p.windows.w.window(j, p.w_positions);
+      const A share = A(1) / static_cast<A>(p.windows.divisor_of(rows, columns));
+      const auto values = load_pack<PerThread>(from + j * p.y[3]);
 #pragma unroll
-      for (int e = 0; e < PerThread; ++e) sums[e] += static_cast<A>(values[e]) / divisor;
+      for (int e = 0; e < PerThread; ++e) sums[e] += static_cast<A>(values[e]) * share;
     }
   }
-  Pack<T, PerThread> result;
-#pragma unroll
-  for (int e = 0; e < PerThread; ++e) result[e] = static_cast<T>(sums[e]);
-  store_pack(dx + place.n * p.x.n + place.channel * p.x.c + place.i * p.x.h + place.j * p.x.w,
-             result);
+  store_pack(dx + place.offset(p.x, place.i, place.j), narrow_pack<T>(sums));
 }
 
-AvgPlan make_plan(const AvgWindows& windows, const Image& x, const Image& y, const Image& numbered,
-                  int per_thread) {
-  const auto divisor = [](int64_t d) { return FastDivisor(static_cast<uint32_t>(d)); };
+template <class I>
+AvgAxisOf<I> narrow_axis(const AvgAxis& axis) {
+  return {.extent = static_cast<I>(axis.extent),
+          .positions = static_cast<I>(axis.positions),
+          .kernel = static_cast<I>(axis.kernel),
+          .stride = static_cast<I>(axis.stride),
+          .padding = static_cast<I>(axis.padding),
+          .adaptive = axis.adaptive};
+}
+
+// Whether int32_t holds every product of AvgAxis and every offset.
+bool fits_32_bits(const AvgWindows& windows, const Image& x, const Image& y) {
+  bool fits =
+      x.numel() <= INT32_MAX && y.numel() <= INT32_MAX && std::abs(windows.divisor) <= INT32_MAX;
+  for (const AvgAxis& axis : {windows.h, windows.w}) {
+    for (const int64_t number :
+         {axis.extent, axis.positions, axis.kernel, axis.stride, axis.padding})
+      fits = fits && number < (1 << 15);
+  }
+  return fits;
+}
+
+template <class I>
+AvgPlan<I> make_plan(const AvgWindows& windows, const Image& x, const Image& y,
+                     const Image& numbered, int per_thread) {
+  const auto divide = [](int64_t d) { return Divide{FastDivisor(static_cast<uint32_t>(d))}; };
+  // A stride beyond any extent has one window, whatever it is.
   const auto step = [&](const AvgAxis& axis) {
-    // A stride beyond any extent has one window, whatever it is.
-    return Divide{divisor(std::min<int64_t>(axis.step(), INT32_MAX))};
+    return divide(std::min<int64_t>(axis.step(), INT32_MAX));
   };
-  AvgPlan p;
-  p.windows = windows;
-  p.h_positions = {divisor(windows.h.positions)};
-  p.w_positions = {divisor(windows.w.positions)};
+  AvgPlan<I> p;
+  p.windows = {.h = narrow_axis<I>(windows.h),
+               .w = narrow_axis<I>(windows.w),
+               .count_include_pad = windows.count_include_pad,
+               .divisor = static_cast<I>(windows.divisor)};
+  p.h_positions = divide(windows.h.positions);
+  p.w_positions = divide(windows.w.positions);
   p.h_step = step(windows.h);
   p.w_step = step(windows.w);
-  p.x = x.strides();
-  p.y = y.strides();
-  p.items = divisor(x.channels / per_thread);
-  p.height = divisor(numbered.h);
-  p.width = divisor(numbered.w);
+  p.items = divide(x.channels / per_thread);
+  p.height = divide(numbered.h);
+  p.width = divide(numbered.w);
+  const auto set = [](I(&to)[4], const ImageStrides& s) {
+    to[0] = static_cast<I>(s.n);
+    to[1] = static_cast<I>(s.c);
+    to[2] = static_cast<I>(s.h);
+    to[3] = static_cast<I>(s.w);
+  };
+  set(p.x, x.strides());
+  set(p.y, y.strides());
   p.count = numbered.numel() / per_thread;
   p.pixel_major = per_thread > 1 || (x.pixel_major && y.pixel_major);
   return p;
@@ -151,8 +188,17 @@ void visit_packs(DType dtype, const Image& x, const Image& y, const F& f) {
   });
 }
 
-LaunchShape shape_of(const AvgPlan& plan) {
-  return {dim3(exact_blocks(ceil_div(plan.count, kThreads), "avg_pool2d")), kThreads};
+template <class F>
+void visit_index_width(const AvgWindows& windows, const Image& x, const Image& y, const F& f) {
+  if (fits_32_bits(windows, x, y)) {
+    f(Type<int32_t>());
+  } else {
+    f(Type<int64_t>());
+  }
+}
+
+LaunchShape shape_of(int64_t threads) {
+  return {dim3(exact_blocks(ceil_div(threads, kThreads), "avg_pool2d")), kThreads};
 }
 
 }  // namespace
@@ -160,26 +206,32 @@ LaunchShape shape_of(const AvgPlan& plan) {
 void run(Cuda& cuda, const AvgPool2dForward& args) {
   const MemoryFormat format = format_of(args.x, args.name);
   const Image x(args.x, format), y(args.y, format);
-  if (y.numel() == 0) return;
+  if (y.numel() == 0 || avg_pool2d_pairs_forward(cuda, args)) return;
   visit_packs(args.x.dtype, x, y, [&](auto type, auto per_thread) {
-    using T = typename decltype(type)::type;
-    constexpr int kPerThread = decltype(per_thread)::value;
-    const AvgPlan plan = make_plan(args.windows, x, y, y, kPerThread);
-    launch_kernel(cuda, shape_of(plan), avg_pool2d_forward<T, kPerThread>, plan,
-                  args.x.as<const T>(), args.y.as<T>());
+    visit_index_width(args.windows, x, y, [&](auto index) {
+      using T = typename decltype(type)::type;
+      using I = typename decltype(index)::type;
+      constexpr int kPerThread = decltype(per_thread)::value;
+      const auto plan = make_plan<I>(args.windows, x, y, y, kPerThread);
+      launch_kernel(cuda, shape_of(plan.count), avg_pool2d_forward<T, kPerThread, I>, plan,
+                    args.x.as<const T>(), args.y.as<T>());
+    });
   });
 }
 
 void run(Cuda& cuda, const AvgPool2dBackward& args) {
   const MemoryFormat format = format_of(args.dx, args.name);
   const Image dx(args.dx, format), dy(args.dy, format);
-  if (dx.numel() == 0) return;
+  if (dx.numel() == 0 || avg_pool2d_pairs_backward(cuda, args)) return;
   visit_packs(args.dx.dtype, dx, dy, [&](auto type, auto per_thread) {
-    using T = typename decltype(type)::type;
-    constexpr int kPerThread = decltype(per_thread)::value;
-    const AvgPlan plan = make_plan(args.windows, dx, dy, dx, kPerThread);
-    launch_kernel(cuda, shape_of(plan), avg_pool2d_backward<T, kPerThread>, plan,
-                  args.dy.as<const T>(), args.dx.as<T>());
+    visit_index_width(args.windows, dx, dy, [&](auto index) {
+      using T = typename decltype(type)::type;
+      using I = typename decltype(index)::type;
+      constexpr int kPerThread = decltype(per_thread)::value;
+      const auto plan = make_plan<I>(args.windows, dx, dy, dx, kPerThread);
+      launch_kernel(cuda, shape_of(plan.count), avg_pool2d_backward<T, kPerThread, I>, plan,
+                    args.dy.as<const T>(), args.dx.as<T>());
+    });
   });
 }
 

@@ -13,43 +13,67 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// The winner of a window so far: the first of equals, the first NaN over all.
+template <class T, class Index, int PerThread>
+struct Best {
+  Pack<T, PerThread> values;
+  Pack<Index, PerThread> taken;
+  bool found = false;
+  __device__ __forceinline__ void compete(const Pack<T, PerThread>& candidates, int tap) {
+#pragma unroll
+    for (int e = 0; e < PerThread; ++e) {
+      const auto value = static_cast<acc_t<T>>(candidates[e]);
+      const auto largest = static_cast<acc_t<T>>(values[e]);
+      if (!found || (!(value <= largest) && largest == largest)) {
+        values[e] = candidates[e];
+        taken[e] = static_cast<Index>(tap);
+      }
+    }
+    found = true;
+  }
+};
+
 // math    y = max of the window, index = r·S + s of the first maximum, or of the first NaN
 // grid    one thread per PerThread channels of an output pixel
 // bytes   x once (overlaps from caches), y and index once
 // order   window elements in row-major order
-template <class T, class Index, int PerThread>
+// Side: that of a square window whose loads are all in flight together, or 0 for any window
+template <class T, class Index, int PerThread, int Side>
 __global__ void __launch_bounds__(kThreads)
     max_pool2d_forward(const __grid_constant__ Pool p, const T* x, T* y, Index* index) {
-  using Acc = acc_t<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= p.count) return;
   const PoolItem item = pool_item<PerThread>(p, thread);
   const T* plane = x + item.n * p.x.n + item.channel * p.x.c;
-  Pack<T, PerThread> best;
-  Pack<Index, PerThread> taken;
-  bool found = false;
-  for (int r = 0; r < p.h.kernel; ++r) {
-    const int h = item.i * p.h.stride - p.h.padding + r * p.h.dilation;
-    if (h < 0 || h >= p.h.extent) continue;
-    for (int s = 0; s < p.w.kernel; ++s) {
-      const int w = item.j * p.w.stride - p.w.padding + s * p.w.dilation;
-      if (w < 0 || w >= p.w.extent) continue;
-      const auto values = load_pack<PerThread>(plane + h * p.x.h + w * p.x.w);
+  const int top = item.i * p.h.stride - p.h.padding, left = item.j * p.w.stride - p.w.padding;
+  const auto is_inside = [&](int h, int w) {
+    return h >= 0 && h < p.h.extent && w >= 0 && w < p.w.extent;
+  };
+  Best<T, Index, PerThread> best;
+  if constexpr (Side > 0) {
+    Pack<T, PerThread> taps[Side * Side];
 #pragma unroll
-      for (int e = 0; e < PerThread; ++e) {
-        const Acc value = static_cast<Acc>(values[e]), largest = static_cast<Acc>(best[e]);
-        const bool is_first_nan = value != value && largest == largest;
-        if (!found || value > largest || is_first_nan) {
-          best[e] = values[e];
-          taken[e] = static_cast<Index>(r * p.w.kernel + s);
-        }
+    for (int tap = 0; tap < Side * Side; ++tap) {
+      const int h = top + tap / Side * p.h.dilation, w = left + tap % Side * p.w.dilation;
+      if (is_inside(h, w)) taps[tap] = load_pack<PerThread>(plane + h * p.x.h + w * p.x.w);
+    }
+#pragma unroll
+    for (int tap = 0; tap < Side * Side; ++tap) {
+      const int h = top + tap / Side * p.h.dilation, w = left + tap % Side * p.w.dilation;
+      if (is_inside(h, w)) best.compete(taps[tap], tap);
+    }
+  } else {
+    for (int r = 0; r < p.h.kernel; ++r) {
+      for (int s = 0; s < p.w.kernel; ++s) {
+        const int h = top + r * p.h.dilation, w = left + s * p.w.dilation;
+        if (!is_inside(h, w)) continue;
+        best.compete(load_pack<PerThread>(plane + h * p.x.h + w * p.x.w), r * p.w.kernel + s);
       }
-      found = true;
     }
   }
   const int64_t at = item.n * p.y.n + item.channel * p.y.c + item.i * p.y.h + item.j * p.y.w;
-  store_pack(y + at, best);
-  if (index != nullptr) store_pack(index + at, taken);
+  store_pack(y + at, best.values);
+  if (index != nullptr) store_pack(index + at, best.taken);
 }
 
 // The windows along one axis that hold input coordinate `at`: positions first, ..., last.
@@ -66,7 +90,8 @@ struct Covering {
 // grid    one thread per PerThread channels of an input pixel; each element is written once
 // bytes   dy and index once (again per overlap, from caches), dx once
 // order   windows in row-major order
-template <class T, class Index, int PerThread>
+// Dense: dilation 1, so that every element between the ends of a window is one of its taps
+template <class T, class Index, int PerThread, bool Dense>
 __global__ void __launch_bounds__(kThreads)
     max_pool2d_backward_gather(const __grid_constant__ Pool p, const T* dy, const Index* index,
                                T* dx) {
@@ -77,11 +102,13 @@ __global__ void __launch_bounds__(kThreads)
   const Covering rows(p.h, item.i), columns(p.w, item.j);
   Acc sums[PerThread] = {};
   for (int i = rows.first; i <= rows.last; ++i) {
-    const int down = item.i + p.h.padding - i * p.h.stride, r = down / p.h.dilation;
-    if (r * p.h.dilation != down) continue;
+    const int down = item.i + p.h.padding - i * p.h.stride;
+    const int r = Dense ? down : down / p.h.dilation;
+    if (!Dense && r * p.h.dilation != down) continue;
     for (int j = columns.first; j <= columns.last; ++j) {
-      const int along = item.j + p.w.padding - j * p.w.stride, s = along / p.w.dilation;
-      if (s * p.w.dilation != along) continue;
+      const int along = item.j + p.w.padding - j * p.w.stride;
+      const int s = Dense ? along : along / p.w.dilation;
+      if (!Dense && s * p.w.dilation != along) continue;
       const int64_t at = item.n * p.y.n + item.channel * p.y.c + i * p.y.h + j * p.y.w;
       const auto values = load_pack<PerThread>(dy + at);
       const auto taken = load_pack<PerThread>(index + at);
@@ -207,9 +234,10 @@ void run(Cuda& cuda, const MaxPool2dForward& args) {
     using T = typename decltype(type)::type;
     using Index = typename decltype(narrow)::type;
     constexpr int kPerThread = decltype(per_thread)::value;
-    launch_pool(cuda, make_pool(x, y, args.window, kPerThread, y.h, y.w),
-                max_pool2d_forward<T, Index, kPerThread>, args.x.as<const T>(), args.y.as<T>(),
-                args.index.as<Index>());
+    const auto kernel = args.window.kernel == Pair(3) ? max_pool2d_forward<T, Index, kPerThread, 3>
+                                                      : max_pool2d_forward<T, Index, kPerThread, 0>;
+    launch_pool(cuda, make_pool(x, y, args.window, kPerThread, y.h, y.w), kernel,
+                args.x.as<const T>(), args.y.as<T>(), args.index.as<Index>());
   });
 }
 
@@ -234,8 +262,10 @@ void run(Cuda& cuda, const MaxPool2dBackward& args) {
       launch_pool(cuda, make_pool(dx, dy, window, kPerThread, down, across),
                   max_pool2d_backward_tiles<T, Index, kPerThread>, from, index, to);
     } else {
-      launch_pool(cuda, make_pool(dx, dy, window, kPerThread, dx.h, dx.w),
-                  max_pool2d_backward_gather<T, Index, kPerThread>, from, index, to);
+      const auto kernel = window.dilation == Pair(1)
+                              ? max_pool2d_backward_gather<T, Index, kPerThread, true>
+                              : max_pool2d_backward_gather<T, Index, kPerThread, false>;
+      launch_pool(cuda, make_pool(dx, dy, window, kPerThread, dx.h, dx.w), kernel, from, index, to);
     }
   });
 }

@@ -17,61 +17,68 @@
 
 namespace gradus {
 
-// Windows along one axis. Indices and products of two of them fit 62 bits.
-struct AvgAxis {
-  int64_t extent = 1;     // of x
-  int64_t positions = 1;  // of y
-  int64_t kernel = 1, stride = 1, padding = 0;
+// Windows along one axis. Products of two of the numbers fit I; the maths is in 64 bits unless a
+// kernel knows that 32 are enough.
+template <class I>
+struct AvgAxisOf {
+  I extent = 1;     // of x
+  I positions = 1;  // of y
+  I kernel = 1, stride = 1, padding = 0;
   bool adaptive = false;
 
   struct Range {
-    int64_t begin, end;  // elements of x
-    int64_t counted;     // with those of the padding
-    GRADUS_HD int64_t size() const { return end - begin; }
+    I begin, end;  // elements of x
+    I counted;     // with those of the padding
+    GRADUS_HD I size() const { return end - begin; }
   };
   // The elements of window i. Kernels pass a faster by_positions(a) = a / positions.
   template <class F>
-  GRADUS_HD Range window(int64_t i, const F& by_positions) const {
+  GRADUS_HD Range window(I i, const F& by_positions) const {
     if (adaptive) {
-      const int64_t begin = by_positions(i * extent);
-      const int64_t end = by_positions((i + 1) * extent + positions - 1);
+      const I begin = by_positions(i * extent);
+      const I end = by_positions((i + 1) * extent + positions - 1);
       return {begin, end, end - begin};
     }
-    const int64_t start = i * stride - padding, room = extent + padding - start;
-    const int64_t counted = kernel < room ? kernel : room;
-    const int64_t end = start + counted;
+    const I start = i * stride - padding, room = extent + padding - start;
+    const I counted = kernel < room ? kernel : room;
+    const I end = start + counted;
     return {start > 0 ? start : 0, end < extent ? end : extent, counted};
   }
-  Range window(int64_t i) const {
-    return window(i, [this](int64_t a) { return a / positions; });
+  __attribute__((always_inline)) Range window(I i) const {
+    return window(i, [this](I a) { return a / positions; });
   }
   // The windows that hold element `at`: from begin up to and without end. by_step divides by
   // step().
-  int64_t step() const { return adaptive ? extent : stride; }
+  I step() const { return adaptive ? extent : stride; }
   template <class F>
-  GRADUS_HD Range holders(int64_t at, const F& by_step) const {
+  GRADUS_HD Range holders(I at, const F& by_step) const {
     if (adaptive) {
       return {by_step(at * positions), by_step((at + 1) * positions + extent - 1), 0};
     }
-    const int64_t last = at + padding, before = last - kernel, end = by_step(last) + 1;
+    const I last = at + padding, before = last - kernel, end = by_step(last) + 1;
     return {before < 0 ? 0 : by_step(before) + 1, end < positions ? end : positions, 0};
   }
-  Range holders(int64_t at) const {
-    return holders(at, [this](int64_t a) { return a / step(); });
+  __attribute__((always_inline)) Range holders(I at) const {
+    return holders(at, [this](I a) { return a / step(); });
   }
 };
 
-struct AvgWindows {
-  AvgAxis h, w;
+using AvgAxis = AvgAxisOf<int64_t>;
+
+template <class I>
+struct AvgWindowsOf {
+  using Range = typename AvgAxisOf<I>::Range;
+  AvgAxisOf<I> h, w;
   bool count_include_pad = true;
-  int64_t divisor = 0;  // 0: the count
+  I divisor = 0;  // 0: the count
 
   // What the sum over the window of these ranges is divided by.
-  GRADUS_HD int64_t divisor_of(const AvgAxis::Range& rows, const AvgAxis::Range& columns) const {
+  GRADUS_HD I divisor_of(const Range& rows, const Range& columns) const {
     if (divisor != 0) return divisor;
     return count_include_pad ? rows.counted * columns.counted : rows.size() * columns.size();
   }
 };
+using AvgWindows = AvgWindowsOf<int64_t>;
 
 struct AvgPool2dForward {
   static constexpr std::string_view name = "avg_pool2d_forward";

@@ -1,0 +1,81 @@
+// Launching kernels over windows of 2 x 2 side by side (cuda/device/pool_pairs.cuh): extents, the
+// width of accesses, the type of indices.
+#pragma once
+
+#include "cuda/device/pool_pairs.cuh"
+#include "cuda/image.h"
+#include "cuda/plan.h"
+
+namespace gradus {
+
+inline Pairs make_pairs(const Image& x, const Image& y) {
+  Pairs g;
+  g.h = x.h;
+  g.w = x.w;
+  g.p = y.h;
+  g.q = y.w;
+  g.channels = x.channels;
+  g.columns = FastDivisor(static_cast<uint32_t>(y.w));
+  g.rows = FastDivisor(static_cast<uint32_t>(y.h));
+  return g;
+}
+
+inline unsigned pair_blocks(int64_t units, int per_thread) {
+  return exact_blocks(ceil_div(units, int64_t(kPairThreads) * per_thread), "pool2d");
+}
+
+// Calls f with the elements of x that one access takes as an integral constant: a power of two from
+// 2 to 16 bytes' worth, or 1 where rows cannot be taken in pairs.
+template <class T, class F>
+void visit_row_pack(const Image& x, const Image& y, const F& f) {
+  int width = 1;
+  if (2 * int64_t(y.w) == x.w) {
+    for (width = kFullPack<T>; width > 1; width /= 2) {
+      const auto aligned = [&](const void* data, int count) {
+        return reinterpret_cast<uintptr_t>(data) % (static_cast<size_t>(count) * sizeof(T)) == 0;
+      };
+      if (x.w % width == 0 && aligned(x.data, width) && aligned(y.data, width / 2)) break;
+    }
+  }
+  if constexpr (kFullPack<T> >= 8) {
+    if (width == 8) return f(std::integral_constant<int, 8>());
+  }
+  if constexpr (kFullPack<T> >= 4) {
+    if (width == 4) return f(std::integral_constant<int, 4>());
+  }
+  if (width == 2) return f(std::integral_constant<int, 2>());
+  f(std::integral_constant<int, 1>());
+}
+
+template <class T>
+bool has_channel_packs(const Image& x, const Image& y) {
+  return x.has_packs(kFullPack<T>, sizeof(T)) && y.has_packs(kFullPack<T>, sizeof(T));
+}
+
+// Calls f with the type of indices into x.
+template <class F>
+void visit_index_type(const Image& x, const F& f) {
+  if (x.numel() <= INT32_MAX) {
+    f(Type<uint32_t>());
+  } else {
+    f(Type<int64_t>());
+  }
+}
+
+// Calls f with the channels that one access takes.
+template <class T, class F>
+void visit_channel_pack(Pairs& g, const Image& x, const Image& y, const F& f) {
+  const auto with = [&](auto width) {
+    constexpr int N = decltype(width)::value;
+    g.across = FastDivisor(static_cast<uint32_t>(x.channels / N));
+    g.units = y.numel() / N;
+    f(width);
+  };
+  if (has_channel_packs<T>(x, y)) {
+    with(std::integral_constant<int, kFullPack<T>>());
+  } else {
+    with(std::integral_constant<int, 1>());
+  }
+}
+
+}  // namespace gradus
