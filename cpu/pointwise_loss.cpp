@@ -1,8 +1,8 @@
 #include "core/ops/pointwise_loss.h"
 
+#include "cpu/activation_pack.h"
 #include "cpu/dispatch.h"
 #include "cpu/lanes.h"
-#include "cpu/loops.h"
 #include "cpu/strided.h"
 #include "cpu/workspace.h"
 
@@ -23,8 +23,6 @@ struct Line {
   T* data;  // null for 1
   int64_t step;
 
-  using A = acc_t<std::remove_const_t<T>>;
-  A at(int64_t i) const { return data == nullptr ? A(1) : load(data[i * step]); }
   Line from(int64_t i) const { return {data == nullptr ? nullptr : data + i * step, step}; }
 };
 
@@ -32,6 +30,52 @@ template <class T>
 Line<T> line_of(const AnyView& view, int64_t offset, int64_t step) {
   T* data = view.as<std::remove_const_t<T>>();
   return {data == nullptr ? nullptr : data + offset, step};
+}
+
+// The next elements of an operand in acc, a register at a time: read where they lie, or gathered
+// and widened before.
+template <class A>
+class Run {
+ public:
+  using V = ActivationPack<A>;
+
+  template <class T>
+  Run(const Line<T>& line, int64_t count) : data_(buffer_), count_(count) {
+    if (line.data == nullptr || line.step == 0) {
+      data_ = nullptr;
+      all_ = V(line.data == nullptr ? A(1) : static_cast<A>(*line.data));
+    } else if (line.step != 1) {
+      for (int64_t i = 0; i < count; ++i) buffer_[i] = static_cast<A>(line.data[i * line.step]);
+    } else if constexpr (std::is_same_v<std::remove_const_t<T>, A>) {
+      data_ = line.data;
+    } else {
+      for_each_lanes<A>(count, [&](int64_t i, auto valid, int) {
+        store(buffer_ + i, load(line.data + i, valid), valid);
+      });
+    }
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  V at(int64_t i) const { return data_ == nullptr ? all_ : V(load_lanes(data_ + i, count_ - i)); }
+
+ private:
+  A buffer_[kBlock];
+  const A* data_;
+  int64_t count_;
+  V all_{A(0)};
+};
+
+// The way of a run of results in acc to where they are wanted.
+template <class T>
+void write_run(const acc_t<T>* from, const Line<T>& to, int64_t count) {
+  if (to.step == 1) {
+    for_each_lanes<acc_t<T>>(count, [&](int64_t i, auto valid, int) {
+      store(to.data + i, load(from + i, valid), valid);
+    });
+  } else {
+    for (int64_t i = 0; i < count; ++i) to.data[i * to.step] = static_cast<T>(from[i]);
+  }
 }
 
 // ---- forward ------------------------------------------------------------------------------------
@@ -46,24 +90,18 @@ struct LossLine {
   LossLine from(int64_t i) const {
     return {x.from(i), t.from(i), weight.from(i), pos_weight.from(i), beta};
   }
-  bool is_plain() const {
-    return x.step == 1 && t.step == 1 && weight.data == nullptr && pos_weight.data == nullptr;
-  }
 };
 
 template <class F, class T>
 void losses_of(const LossLine<T>& line, acc_t<T>* loss, int64_t count) {
   using A = acc_t<T>;
-  if (line.is_plain()) {
-    const T *x = line.x.data, *t = line.t.data;
-    const LossNumbers<A> k{line.beta, A(1)};
-    GRADUS_INDEPENDENT
-    for (int64_t i = 0; i < count; ++i) loss[i] = F::f(load(x[i]), load(t[i]), k);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const LossNumbers<A> k{line.beta, line.pos_weight.at(i)};
-    loss[i] = line.weight.at(i) * F::f(line.x.at(i), line.t.at(i), k);
+  using V = ActivationPack<A>;
+  const Run<A> x(line.x, count), t(line.t, count);
+  const Run<A> weight(line.weight, count), pos_weight(line.pos_weight, count);
+  for (int64_t i = 0; i < count; i += kLanes<A>) {
+    V value = F::f(x.at(i), t.at(i), LossNumbers<V>{V(line.beta), pos_weight.at(i)});
+    if constexpr (F::weighted) value = weight.at(i) * value;
+    store_lanes(loss + i, value.v, count - i);
   }
 }
 
@@ -161,21 +199,25 @@ struct ByT {
 template <class F, class By, class T>
 void gradients_of(const GradientLine<T>& line, const Line<T>& to, int64_t count) {
   using A = acc_t<T>;
+  using V = ActivationPack<A>;
   const LossLine<T>& in = line.in;
-  if (in.is_plain() && to.step == 1 && line.dy.step == 0) {
-    const T *x = in.x.data, *t = in.t.data;
-    const LossNumbers<A> k{in.beta, A(1)};
-    const A d = line.dy.at(0) / line.divisor;
-    GRADUS_INDEPENDENT
-    for (int64_t i = 0; i < count; ++i) {
-      to.data[i] = static_cast<T>(d * By::template slope<F>(load(x[i]), load(t[i]), k));
-    }
-    return;
+  const Run<A> x(in.x, count), t(in.t, count), dy(line.dy, count);
+  const Run<A> weight(in.weight, count), pos_weight(in.pos_weight, count);
+  A gradient[kBlock];
+  for (int64_t i = 0; i < count; i += kLanes<A>) {
+    V d = dy.at(i) / V(line.divisor);
+    if constexpr (F::weighted) d = d * weight.at(i);
+    const LossNumbers<V> k{V(in.beta), pos_weight.at(i)};
+    store_lanes(gradient + i, (d * By::template slope<F>(x.at(i), t.at(i), k)).v, count - i);
   }
-  for (int64_t i = 0; i < count; ++i) {
-    const LossNumbers<A> k{in.beta, in.pos_weight.at(i)};
-    const A d = line.dy.at(i) / line.divisor * in.weight.at(i);
-    to.data[i * to.step] = static_cast<T>(d * By::template slope<F>(in.x.at(i), in.t.at(i), k));
+  write_run<T>(gradient, to, count);
+}
+
+template <class F, class By, class T>
+void gradients_of_row(const GradientLine<T>& line, const Line<T>& to, int64_t count) {
+  for (int64_t i = 0; i < count; i += kBlock) {
+    const GradientLine<T> part{line.in.from(i), line.dy.from(i), line.divisor};
+    gradients_of<F, By>(part, to.from(i), std::min(kBlock, count - i));
   }
 }
 
@@ -196,8 +238,8 @@ void backward(Cpu& cpu, const PointwiseLossBackward& args) {
          line_of<const A>(args.pos_weight, at[4], steps[4]), static_cast<A>(args.beta)},
         line_of<const A>(args.dy, at[5], steps[5]),
         divisor};
-    if (args.dx) gradients_of<F, ByX>(line, line_of<T>(args.dx, at[0], steps[0]), count);
-    if (args.dt) gradients_of<F, ByT>(line, line_of<T>(args.dt, at[6], steps[6]), count);
+    if (args.dx) gradients_of_row<F, ByX>(line, line_of<T>(args.dx, at[0], steps[0]), count);
+    if (args.dt) gradients_of_row<F, ByT>(line, line_of<T>(args.dt, at[6], steps[6]), count);
   });
 }
 

@@ -91,6 +91,33 @@ TEST_P(CliTrain, InterruptedAndResumedIsUnbroken) {
   }
 }
 
+TEST_P(CliTrain, EveryOptimizerAndClipping) {
+  for (const char* name : {"adam", "adamw", "muon"}) {
+    const ProcessResult result =
+        train_here({"--optimizer", name, "--lr", "0.005", "--norm", "group", "--clip-norm", "5",
+                    "--clip-value", "1", "--metrics", name, "--epochs", "3"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.out.find("lenet (group, relu; "), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find(std::string(name) + ", one-cycle up to 0.005"), std::string::npos)
+        << result.out;
+    EXPECT_LT(metrics(name)[2]["train_loss"], metrics(name)[0]["train_loss"]) << name;
+  }
+}
+
+TEST_P(CliTrain, ResumeRefusesOtherChoices) {
+  ASSERT_EQ(train_here({"--resume", "run"}).status, 0);
+  const std::pair<Arguments, const char*> others[] = {
+      {{"--activation", "tanh"}, "is tanh in this run and relu in the file"},
+      {{"--norm", "group"}, "resume: "},
+      {{"--optimizer", "adam"}, "resume: optimizer is adam"},
+      {{"--clip-norm", "1"}, "resume: clip_norm is 1 in this run and 0 in the file"}};
+  for (const auto& [choice, text] : others) {
+    Arguments arguments{"--resume", "run"};
+    arguments.insert(arguments.end(), choice.begin(), choice.end());
+    expect_failure(train_here(arguments), 1, {text});
+  }
+}
+
 TEST_P(CliTrain, InterruptWithoutAResumeFileMakesOne) {
   const ProcessOptions interrupt{.interrupt_when = [](const std::string& out) {
     return out.find("epoch 1/") != std::string::npos;

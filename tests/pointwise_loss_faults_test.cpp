@@ -156,6 +156,22 @@ TEST(PointwiseLossCudaFaults, D106_EmptyTensors) {
   empty_tensors(kCuda);
 }
 
+// Indices beyond 2^31: the sum counts every element, and the last one has its gradient.
+TEST(PointwiseLossCudaFaults, SlowD105_MoreThan2To31Elements) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const int64_t count = (int64_t{1} << 31) + 24;
+  const TensorOptions options{.dtype = DType::bf16, .device = kCuda};
+  Tensor x = Tensor::ones({count}, options);
+  const Tensor t = Tensor::zeros({count}, options);
+  x.slice(0, count - 3, count).fill_(2);
+  x.set_requires_grad(true);
+  const Tensor y = mse_loss(x, t, Reduction::sum);
+  EXPECT_EQ(y.item<double>(), static_cast<double>(static_cast<float>(count + 9)));
+  y.backward();
+  const std::vector<double> last = x.grad().slice(0, count - 4, count).to_vector<double>();
+  EXPECT_EQ(last, (std::vector<double>{2, 4, 4, 4}));
+}
+
 // The second backward of a freed graph is an error; a retained one doubles the gradients exactly.
 TEST(PointwiseLossFaults, D080_SecondBackward) {
   const auto losses = {mse_loss, l1_loss};

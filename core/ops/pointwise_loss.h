@@ -1,5 +1,6 @@
 // Losses of a value x and a target t, element by element: mean squared error, L1, smooth L1 and
-// binary cross-entropy of logits. Each is one struct, shared by both backends.
+// binary cross-entropy of logits. Each is one struct over a value type as
+// core/ops/activation_math.h has it, shared by both backends.
 //
 //   none: loss_i = weight_i·f(x_i, t_i);   sum: Σ loss_i;   mean: Σ loss_i / count
 //
@@ -9,9 +10,10 @@
 // Formulas: https://pytorch.org/docs/stable/nn.html#loss-functions. Saved for backward: x and t.
 #pragma once
 
-#include <cmath>
+#include <limits>
 
 #include "core/backend.h"
+#include "core/ops/activation_math.h"
 #include "core/ops/reduction.h"
 
 namespace gradus {
@@ -24,20 +26,17 @@ struct LossNumbers {
 };
 
 namespace detail {
-// |d|, NaN for NaN.
-template <class V>
-GRADUS_HD V magnitude(V d) {
-  return d <= V(0) ? V(0) - d : d;
-}
 // The sign of d; 0 at 0 and NaN for NaN.
 template <class V>
 GRADUS_HD V sign(V d) {
-  return d > V(0) ? V(1) : d < V(0) ? V(-1) : d;
+  return select(d > V(0), V(1), select(d < V(0), V(-1), d));
 }
-// factor·v, where a factor of 0 takes away an infinite v.
+// factor·v for v of 0 or more, where a factor of 0 takes away an infinite v.
 template <class V>
 GRADUS_HD V share(V factor, V v) {
-  return factor == V(0) && v > std::numeric_limits<V>::max() ? V(0) : factor * v;
+  const V finite = V(std::numeric_limits<scalar_t<V>>::max());
+  const V of_infinite = select((factor > V(0)) | (factor < V(0)), factor * v, factor * V(0));
+  return select(v > finite, of_infinite, factor * v);
 }
 }  // namespace detail
 
@@ -65,7 +64,7 @@ struct L1Loss {
   static constexpr bool weighted = false;
   template <class V>
   GRADUS_HD static V f(V x, V t, const LossNumbers<V>&) {
-    return detail::magnitude(x - t);
+    return abs_of(x - t);
   }
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>&) {
@@ -83,13 +82,13 @@ struct SmoothL1Loss {
   static constexpr bool weighted = false;
   template <class V>
   GRADUS_HD static V f(V x, V t, const LossNumbers<V>& k) {
-    const V d = detail::magnitude(x - t);
-    return d < k.beta ? V(0.5) * d * (d / k.beta) : d - V(0.5) * k.beta;
+    const V d = abs_of(x - t);
+    return select(d < k.beta, V(0.5) * d * (d / k.beta), d - V(0.5) * k.beta);
   }
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>& k) {
     const V d = x - t;
-    return detail::magnitude(d) < k.beta ? d / k.beta : detail::sign(d);
+    return select(abs_of(d) < k.beta, d / k.beta, detail::sign(d));
   }
   template <class V>
   GRADUS_HD static V dt(V x, V t, const LossNumbers<V>& k) {
@@ -108,21 +107,21 @@ struct BceWithLogitsLoss {
   static constexpr bool weighted = true;
   template <class V>
   GRADUS_HD static V f(V x, V t, const LossNumbers<V>& k) {
-    const V tail = std::log1p(std::exp(-detail::magnitude(x)));
-    const V plus = (x > V(0) ? x : V(0)) + tail, minus = (x < V(0) ? -x : V(0)) + tail;
+    const V tail = log1p_of(exp_of(-abs_of(x)));
+    const V plus = select(x > V(0), x, V(0)) + tail, minus = select(x < V(0), -x, V(0)) + tail;
     return detail::share(k.pos_weight * t, minus) + detail::share(V(1) - t, plus);
   }
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>& k) {
-    const V e = std::exp(-detail::magnitude(x));
+    const V e = exp_of(-abs_of(x));
     const V near = V(1) / (V(1) + e), far = e * near;  // s(|x|), s(-|x|)
-    const V plus = x > V(0) ? near : far, minus = x > V(0) ? far : near;
+    const V plus = select(x > V(0), near, far), minus = select(x > V(0), far, near);
     return (V(1) - t) * plus - k.pos_weight * t * minus;
   }
   template <class V>
   GRADUS_HD static V dt(V x, V, const LossNumbers<V>& k) {
-    const V tail = std::log1p(std::exp(-detail::magnitude(x)));
-    return detail::share(k.pos_weight - V(1), (x < V(0) ? -x : V(0)) + tail) - x;
+    const V tail = log1p_of(exp_of(-abs_of(x)));
+    return detail::share(k.pos_weight - V(1), select(x < V(0), -x, V(0)) + tail) - x;
   }
 };
 
