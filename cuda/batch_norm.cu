@@ -2,6 +2,7 @@
 #include "core/ops/batch_norm.h"
 
 #include "cuda/batch_norm_columns.cuh"
+#include "cuda/batch_norm_held.cuh"
 #include "cuda/batch_norm_rows.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
@@ -70,30 +71,48 @@ void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
                      parts, finish);
 }
 
+// Whether and how clusters hold the channels of contiguous tensors.
+template <class T, int N>
+BatchNormHeld held_plan(Cuda& cuda, const BatchNormRows& rows, int inputs) {
+  if (N == 1 || cuda.info().compute_major < 9) return {};
+  return plan_batch_norm_held(rows, N * static_cast<int>(sizeof(T)), inputs);
+}
+
+LaunchShape held_shape(const BatchNormRows& rows, const BatchNormHeld& held) {
+  return {exact_blocks(rows.c * held.cluster, kOp), kThreads, static_cast<size_t>(held.bytes)};
+}
+
 // ---- forward -----------------------------------------------------------------------------------
 
 template <class T, int N>
 void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeometry& g) {
   const BatchNormRows plan = plan_batch_norm_rows(g.n, g.c, g.s, N);
   ForwardFinish<T> finish = forward_finish<T>(args, g);
-  if (args.training) {
-    auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
-    finish.parts = parts;
-    launch_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
-                  batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
-                  args.batches.as<int64_t>());
-  }
   const LaunchShape slices{exact_blocks(plan.slices * g.c, kOp), kThreads};
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
+  int64_t* batches = args.batches.as<int64_t>();
   const bool streams = batch_norm_streams(args.x.nbytes());
-  if (args.training) {
-    launch_next_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, true>, x, y, plan, finish,
-                       streams);
-  } else {
+  if (!args.training) {
     launch_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, false>, x, y, plan, finish,
                   streams);
+    return;
   }
+  // A cumulative average needs the count of batches before any block finishes a channel.
+  if constexpr (N > 1) {
+    const BatchNormHeld held = held_plan<T, N>(cuda, plan, 1);
+    if (held.cluster > 0 && !args.cumulative) {
+      launch_clusters(cuda, held_shape(plan, held), held.cluster, batch_norm_forward_held<T, N>, x,
+                      y, plan, held, finish, batches, streams);
+      return;
+    }
+  }
+  auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
+  finish.parts = parts;
+  launch_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
+                batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts, batches);
+  launch_next_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, true>, x, y, plan, finish,
+                     streams);
 }
 
 template <class T, int N>
@@ -127,6 +146,14 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
     launch_kernel(cuda, {slices, kThreads}, batch_norm_backward_scale_rows<T, N>, dy, dx, plan,
                   finish);
     return;
+  }
+  if constexpr (N > 1) {
+    const BatchNormHeld held = held_plan<T, N>(cuda, plan, 2);
+    if (second_pass && held.cluster > 0) {
+      launch_clusters(cuda, held_shape(plan, held), held.cluster, batch_norm_backward_held<T, N>, x,
+                      dy, dx, plan, held, finish, batch_norm_streams(args.x.nbytes()));
+      return;
+    }
   }
   auto* parts = reserve_parts<Sums<A>>(cuda, plan.chunks * g.c);
   finish.parts = parts;

@@ -49,6 +49,33 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
   return plan;
 }
 
+// Contiguous tensors whose channels fit the shared memory of a cluster: block r of a channel's
+// cluster holds packs r·piece, ... of each input, and memory is read once.
+struct BatchNormHeld {
+  // Three blocks on a multiprocessor: one reads while another one writes.
+  static constexpr int64_t kMostBytes = 72 * 1024;
+  static constexpr int kMostBlocks = 8;
+
+  int cluster = 0;  // blocks; 0: it does not fit, or would leave most of the card idle
+  int piece = 0;    // packs of a block, of each input
+  int bytes = 0;    // shared memory
+};
+
+inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_bytes, int inputs) {
+  constexpr int64_t kBusyBlocks = 128, kSmall = int64_t(1) << 20;
+  const auto pieces = [&](int blocks) { return ceil_div(rows.packs, blocks); };
+  BatchNormHeld plan{.cluster = BatchNormHeld::kMostBlocks};
+  const bool fits = pieces(plan.cluster) * pack_bytes * inputs <= BatchNormHeld::kMostBytes;
+  const bool busy =
+      rows.c * plan.cluster >= kBusyBlocks || rows.c * rows.packs * pack_bytes <= kSmall;
+  if (!fits || !busy) return {};
+  // A block should have a pack for each thread at least.
+  while (plan.cluster > 1 && pieces(plan.cluster) < kBatchNormThreads) plan.cluster /= 2;
+  plan.piece = static_cast<int>(pieces(plan.cluster));
+  plan.bytes = static_cast<int>(plan.piece * pack_bytes * inputs);
+  return plan;
+}
+
 // Where a thread is among its channel's packs; steps over kBatchNormThreads of them.
 struct BatchNormWalk {
   int64_t at;      // of the pack's first element

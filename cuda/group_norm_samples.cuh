@@ -6,29 +6,6 @@
 
 namespace gradus {
 
-// Launches a kernel that holds its sets in shared memory, as clusters of `cluster` blocks.
-template <class... Params, class... Args>
-void launch_clusters(Cuda& cuda, const LaunchShape& shape, int cluster, void (*kernel)(Params...),
-                     const Args&... args) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shape.shared_bytes)),
-             "cudaFuncSetAttribute");
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "cudaFuncSetAttribute");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = cuda.stream();
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "group_norm");
-}
-
 template <class T>
 SlabForward<T> slab_forward(const GroupNormForward& args) {
   using A = acc_t<T>;

@@ -75,6 +75,35 @@ TEST(BatchNormPlan, ColumnsCoverTheChannels) {
   }
 }
 
+TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
+  const auto held = [](int64_t n, int64_t c, int64_t s, int width, int inputs) {
+    return plan_batch_norm_held(plan_batch_norm_rows(n, c, s, width), 16, inputs);
+  };
+  for (const int64_t n : {1, 3, 128, 1000}) {
+    for (const int64_t c : {1, 3, 64, 2048}) {
+      for (const int64_t s : {8, 64, 1024, 3136}) {
+        for (const int width : {2, 4, 8}) {
+          for (const int inputs : {1, 2}) {
+            const BatchNormHeld plan = held(n, c, s, width, inputs);
+            if (plan.cluster == 0) continue;
+            EXPECT_LE(plan.cluster, BatchNormHeld::kMostBlocks);
+            EXPECT_LE(plan.bytes, BatchNormHeld::kMostBytes);
+            EXPECT_EQ(plan.bytes, plan.piece * 16 * inputs);
+            EXPECT_GE(int64_t{plan.piece} * plan.cluster, n * s / width);
+            EXPECT_LT(int64_t{plan.piece} * (plan.cluster - 1), n * s / width);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(held(128, 64, 1024, 4, 1).cluster, 8);  // f32, 128 x 64 x 32 x 32: 512 KB a channel
+  EXPECT_EQ(held(128, 64, 1024, 4, 2).cluster, 0);  // x and dy of it do not fit
+  EXPECT_EQ(held(128, 64, 1024, 8, 2).cluster, 8);  // in 16 bits they do
+  EXPECT_EQ(held(256, 128, 3136, 4, 1).cluster, 0);
+  EXPECT_EQ(held(128, 3, 1024, 4, 1).cluster, 0);  // 24 blocks would leave the card idle
+  EXPECT_EQ(held(2, 3, 64, 4, 1).cluster, 1);
+}
+
 // The first element of a thread far beyond 2^32 packs.
 TEST(BatchNormPlan, WalksUse64Bits) {
   const int64_t s = int64_t(1) << 34, pack = (int64_t(1) << 34) + 5;

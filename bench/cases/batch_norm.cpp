@@ -97,6 +97,7 @@ std::vector<OpCase> batch_norm_cases() {
       {.name = "train_plain", .shape = {4, 3, 5, 7}, .affine = false},
       {.name = "train_offset", .shape = {4, 3, 16, 16}, .mean = 1e4, .std = 1},
       {.name = "train_long", .shape = {2, 2, 96, 121}},
+      {.name = "train_beyond_a_cluster", .shape = {6, 2, 160, 160}},
       {.name = "train_many_rows", .shape = {300, 8, 6, 6}, .channels_last = true},
       {.name = "eval_tiny", .shape = {2, 2, 1, 3}, .training = false},
       {.name = "eval_nchw", .shape = {4, 3, 5, 7}, .training = false},
