@@ -23,7 +23,8 @@ CUDA_ONLY = {"D104", "D105"}
 
 
 def families():
-    return re.findall(r"^\| (D\d{3}) \|", (ROOT / "docs/known_faults.md").read_text(), re.M)
+    lists = (ROOT / "docs/known_faults.md").read_text().split("## Normalization")[1]
+    return re.findall(r"^\| (D\d{3}) \|", lists, re.M)
 
 
 def tests(build):

@@ -16,6 +16,7 @@
 #include "autograd/ops/max_pool2d.h"
 #include "autograd/ops/nll_loss.h"
 #include "autograd/ops/pointwise_loss.h"
+#include "autograd/ops/reduce.h"
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/sum.h"
@@ -85,6 +86,24 @@ TEST_P(EmptyTensors, D106_Reductions) {
     expect_empty("sum", shape, {}, [](const Tensor& x) { return sum(x); });
     expect_empty("mean", shape, {}, [](const Tensor& x) { return mean(x); });
   }
+  using Reduction = Tensor (*)(const Tensor&, const std::vector<int>&);
+  const std::pair<const char*, Reduction> reductions[] = {
+      {"prod", [](const Tensor& x, const std::vector<int>& axes) { return prod(x, axes); }},
+      {"norm2", [](const Tensor& x, const std::vector<int>& axes) { return norm2(x, axes); }},
+      {"logsumexp",
+       [](const Tensor& x, const std::vector<int>& axes) { return logsumexp(x, axes); }},
+      {"var", [](const Tensor& x, const std::vector<int>& axes) { return var(x, axes); }},
+      {"std", [](const Tensor& x, const std::vector<int>& axes) { return std(x, axes); }}};
+  for (const auto& [name, reduce] : reductions) {
+    const auto over = [f = reduce](std::vector<int> axes) {
+      return [f, axes](const Tensor& x) { return f(x, axes); };
+    };
+    expect_empty(name, {0, 3}, {3}, over({0}));
+    expect_empty(name, {0, 3}, {0}, over({1}));
+    expect_empty(name, {3, 0}, {}, over({}));
+  }
+  expect_empty("max of rows", {0, 3}, {0}, [](const Tensor& x) { return max(x, {1}); });
+  expect_empty("min of columns", {3, 0}, {0}, [](const Tensor& x) { return min(x, {0}); });
   expect_empty("sum of rows", {0, 3}, {0}, [](const Tensor& x) { return sum(x, {1}); });
   expect_empty("sum of columns", {0, 3}, {3}, [](const Tensor& x) { return sum(x, {0}); });
   expect_empty("mean of no values", {3, 0}, {3, 1},

@@ -18,6 +18,7 @@
 #include "autograd/ops/max_pool2d.h"
 #include "autograd/ops/nll_loss.h"
 #include "autograd/ops/pointwise_loss.h"
+#include "autograd/ops/reduce.h"
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/sum.h"
@@ -101,6 +102,34 @@ OpCase sum_case(const Shape& x, int axis) {
       "sum", x, x[axis], [=](const Tensor& in) { return sum(in, {axis}); },
       [=](const Array& in) { return ref::sum(in, {axis}); },
       [=](const Array& in, const Array& dy) { return ref::sum_backward(in.shape, dy, {axis}); });
+}
+
+OpCase max_case(const Shape& x, int axis) {
+  return unary(
+      "max", x, 1, [=](const Tensor& in) { return max(in, {axis}); },
+      [=](const Array& in) { return ref::max(in, {axis}); },
+      [=](const Array& in, const Array& dy) { return ref::max_backward(in, dy, {axis}); });
+}
+
+// Backward starts from y as stored, whose rounding exp takes as a factor.
+OpCase logsumexp_case(const Shape& x, int axis) {
+  OpCase result = unary(
+      "logsumexp", x, x[axis], [=](const Tensor& in) { return logsumexp(in, {axis}); },
+      [=](const Array& in) { return ref::logsumexp(in, {axis}); },
+      [=](const Array& in, const Array& dy) { return ref::logsumexp_backward(in, dy, {axis}); });
+  result.largest_stored_term = [](const Array& y, const Array& dy) {
+    double largest = 0;
+    for (int64_t i = 0; i < y.numel(); ++i) largest = std::max(largest, std::abs(y[i] * dy[i]));
+    return largest;
+  };
+  return result;
+}
+
+OpCase var_case(const Shape& x, int axis) {
+  return unary(
+      "var", x, x[axis], [=](const Tensor& in) { return var(in, {axis}); },
+      [=](const Array& in) { return ref::var(in, {axis}, 1); },
+      [=](const Array& in, const Array& dy) { return ref::var_backward(in, dy, {axis}, 1); });
 }
 
 // Backward starts from y as stored; what its rounding enters is at most the sum of |dy| of a set.
@@ -297,7 +326,13 @@ std::vector<OpCase> of_matrix(const Shape& x) {
           label_case(x, true),
           label_case(x, false),
           mse_case(x),
-          linear_case(x)};
+          linear_case(x),
+          max_case(x, 0),
+          max_case(x, 1),
+          logsumexp_case(x, 0),
+          logsumexp_case(x, 1),
+          var_case(x, 0),
+          var_case(x, 1)};
 }
 
 // What takes images.
