@@ -47,6 +47,8 @@ NO_CASES = {
                  "in f64 (clip_grad_test)",
     "track_metrics": "adds up counters; compared exactly (trainer_test)",
 }
+# Ops that do (part of) their work by the launches of another.
+LAUNCHED_AS = {"instance_norm": "group_norm"}
 
 
 def read_lines(path):
@@ -93,7 +95,7 @@ def ops_of(content):
     ops = {}
     for launch in content["launches"]:
         ops.setdefault(launch["op"], []).append(launch)
-    return ops
+    return {op: launches + ops.get(LAUNCHED_AS.get(op), []) for op, launches in ops.items()}
 
 
 def tested_ops(content):
