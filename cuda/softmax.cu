@@ -49,6 +49,14 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
   for (int i = 0; i < K; ++i) {
     if (at.has(i)) raw[i].load(x + at.first + i * at.step);
+    if constexpr (!kAgain) {
+      if (at.has(i)) {
+        raw[i].unpack(v[i]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[i][j] = A(-INFINITY);
+      }
+    }
   }
   if constexpr (kStep == SoftmaxStep::write) {
 #pragma unroll
@@ -61,8 +69,10 @@ __global__ void __launch_bounds__(1024)
     auto* slots = reinterpret_cast<Pack<A, M>*>(dynamic_shared());
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 1 max
-      if (!at.has(i)) continue;
-      raw[i].unpack(v[i]);
+      if constexpr (kAgain) {
+        if (!at.has(i)) continue;
+        raw[i].unpack(v[i]);
+      }
 #pragma unroll
       for (int j = 0; j < N; ++j) max[j % M] = SoftmaxMax{}(max[j % M], v[i][j]);
       raw[i].forget_unpacked();
@@ -94,7 +104,7 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
     for (int i = 0; i < K; ++i) {  // 3 write
       if (!at.has(i)) break;
-      if constexpr (kAgain || kStep == SoftmaxStep::write) raw[i].unpack(v[i]);
+      if constexpr (kAgain) raw[i].unpack(v[i]);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if constexpr (kAgain || kStep == SoftmaxStep::write) {
@@ -132,6 +142,7 @@ __global__ void __launch_bounds__(256)
 template <class T>
 void forward(Cuda& cuda, const SoftmaxForward& args) {
   using A = acc_t<T>;
+  constexpr int kMostItems = sizeof(T) <= 4 ? 8 : 4;
   const SoftmaxGeometry g = softmax_geometry(args.x, args.axis);
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
@@ -144,33 +155,34 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
     });
   }
   const bool has_clusters = cuda.info().compute_major >= 9;
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {x, y});
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kMostItems, has_clusters, {x, y});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,
                           .shared_bytes = softmax_shared_bytes<A>(tile, plan, 2)};
-  with_softmax_mapping<kFullPack<T>>(plan, [&](auto width, auto per_thread, auto columns) {
-    constexpr int N = width(), K = per_thread();
-    constexpr bool kColumns = columns();
-    using enum SoftmaxStep;
-    Part<A>* parts = nullptr;
-    if (plan.chunks == 1) {
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
-                    tile, args.log, parts);
-      return;
-    }
-    if constexpr (K == 4) {
-      const int64_t sets = plan.sets();
-      parts = static_cast<Part<A>*>(
-          cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y, tile,
-                    args.log, parts);
-      softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
-                              cuda.stream()>>>(parts, plan.chunks, sets);
-      launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
-                    tile, args.log, parts);
-    }
-  });
+  with_softmax_mapping<kFullPack<T>, kMostItems>(
+      plan, [&](auto width, auto per_thread, auto columns) {
+        constexpr int N = width(), K = per_thread();
+        constexpr bool kColumns = columns();
+        using enum SoftmaxStep;
+        Part<A>* parts = nullptr;
+        if (plan.chunks == 1) {
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
+                        tile, args.log, parts);
+          return;
+        }
+        if constexpr (K == 4) {
+          const int64_t sets = plan.sets();
+          parts = static_cast<Part<A>*>(
+              cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y,
+                        tile, args.log, parts);
+          softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
+                                  cuda.stream()>>>(parts, plan.chunks, sets);
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
+                        tile, args.log, parts);
+        }
+      });
 }
 
 }  // namespace

@@ -105,12 +105,12 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
     });
   }
   const bool has_clusters = cuda.info().compute_major >= 9;
-  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), has_clusters, {y, dy, dx});
+  const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 4, has_clusters, {y, dy, dx});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
                           .threads = plan.threads,
                           .shared_bytes = softmax_shared_bytes<A>(tile, plan, 1)};
-  with_softmax_mapping<kFullPack<T>>(plan, [&](auto width, auto per_thread, auto columns) {
+  with_softmax_mapping<kFullPack<T>, 4>(plan, [&](auto width, auto per_thread, auto columns) {
     constexpr int N = width(), K = per_thread();
     constexpr bool kColumns = columns();
     using enum SoftmaxStep;

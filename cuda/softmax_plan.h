@@ -48,11 +48,11 @@ inline constexpr int64_t kSoftmaxMostCluster = 8;
 inline constexpr int64_t kSoftmaxClusterItems = 2048;  // of a block; more take several blocks
 
 // Rows: few lanes with several items each, whole 128-byte lines per access where a row has them.
-inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items, bool has_clusters) {
+inline void plan_softmax_rows(SoftmaxPlan& plan, bool has_clusters) {
   int64_t per_thread = 1;
   while (per_thread < 4 && per_thread * 8 < plan.items) per_thread *= 2;
   int64_t lanes = ceil_power(ceil_div(plan.items, per_thread));
-  if (most_items >= 8 && (lanes == 64 || lanes > kSoftmaxMostThreads)) {
+  if (plan.width == 1 && (lanes == 64 || lanes > kSoftmaxMostThreads)) {
     per_thread = 8;  // one warp instead of two, or one block instead of chunks
     lanes = ceil_power(ceil_div(plan.items, per_thread));
   }
@@ -75,9 +75,8 @@ inline void plan_softmax_rows(SoftmaxPlan& plan, int most_items, bool has_cluste
 // Columns: as many side by side as make a line of 128 bytes, the lanes along the set.
 inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_items) {
   const int64_t line = std::min<int64_t>(32, std::max<int64_t>(1, 128 / (plan.width * element)));
-  int64_t per_thread = 4;
-  if (most_items >= 8 && ceil_div(plan.items, per_thread) * line > kSoftmaxMostThreads / 2)
-    per_thread = 8;
+  // As many loads at a time as registers allow.
+  int64_t per_thread = plan.items > 4 ? most_items : 4;
   int64_t lanes = ceil_div(plan.items, per_thread);
   if (lanes > kSoftmaxMostThreads / 2) {  // in chunks
     per_thread = 4;
@@ -93,9 +92,10 @@ inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_it
 
 }  // namespace detail
 
-// element: bytes of a value; pointers: of all tensors that are read or written.
-inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, bool has_clusters,
-                                std::initializer_list<const void*> pointers) {
+// element: bytes of a value; most_items: 4, or 8, that a thread can take of a column; pointers: of
+// all tensors that are read or written.
+inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int most_items,
+                                bool has_clusters, std::initializer_list<const void*> pointers) {
   SoftmaxPlan plan;
   plan.columns = g.inner > 1;
   const int64_t full = 16 / element;
@@ -103,12 +103,10 @@ inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, bool 
   plan.width = is_full ? static_cast<int>(full) : 1;
   plan.items = plan.columns ? g.c : g.c / plan.width;
   plan.units = plan.columns ? g.outer * (g.inner / plan.width) : g.outer;
-  // So that 64 registers are enough: blocks have up to 1024 threads.
-  const int most_items = plan.width == 1 ? 8 : 4;
   if (plan.columns) {
-    detail::plan_softmax_columns(plan, element, most_items);
+    detail::plan_softmax_columns(plan, element, is_full ? most_items : 8);
   } else {
-    detail::plan_softmax_rows(plan, most_items, has_clusters);
+    detail::plan_softmax_rows(plan, has_clusters);
   }
   plan.threads = static_cast<int>(ceil_div(int64_t{plan.lanes} * plan.side, 32) * 32);
   if (plan.in_cluster) {

@@ -72,7 +72,7 @@ __device__ __forceinline__ A reduce_row(A value, int lanes, Op op) {
 // order   a lane's values, lanes pairwise
 // Predicted for 10 values: 90 % of a copy, against 39 % (f32) and 19 % (bf16) value by value.
 template <class T, int K>
-__global__ void __launch_bounds__(kSoftmaxThreads)
+__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 3 : 5)
     softmax_forward_staged(const T* __restrict__ x, T* __restrict__ y, SoftmaxShortRows plan,
                            bool log) {
   using A = acc_t<T>;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads)
 
 // The same backwards: bytes 3Eb, smem y and dy.
 template <class T, int K>
-__global__ void __launch_bounds__(kSoftmaxThreads)
+__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 2 : 4)
     softmax_backward_staged(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx,
                             SoftmaxShortRows plan, bool log) {
   using A = acc_t<T>;

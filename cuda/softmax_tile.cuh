@@ -177,10 +177,10 @@ __device__ __forceinline__ void reduce_set(A (&v)[M], const SoftmaxTile& tile, P
 enum class SoftmaxStep : uint8_t { whole, part, write };
 
 // Calls f(constant width, constant per_thread, constant columns) for the plan of a kernel.
-template <int kFull, class F>
+template <int kFull, int kMostItems, class F>
 void with_softmax_mapping(const SoftmaxPlan& plan, F&& f) {
   const auto with_items = [&](auto width, auto columns) {
-    if constexpr (width() == 1) {
+    if constexpr (width() == 1 || (columns() && kMostItems == 8)) {
       if (plan.per_thread == 8) return f(width, std::integral_constant<int, 8>(), columns);
     }
     if constexpr (!columns()) {
