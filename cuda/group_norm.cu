@@ -73,7 +73,7 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
     launch_next_kernel(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
                        group_norm_backward_write<T, N>, b, space.terms, packs);
   }
-  sum_samples(cuda, args, g.c, space);
+  sum_samples(cuda, args, g.c, b.plan.on_chip, space);
 }
 
 // Calls f(the widest pack) that s and the pointers allow. 16-bit planes of 14 x 14 are of packs

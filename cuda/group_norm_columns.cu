@@ -292,7 +292,7 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
     launch_next_kernel(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
                        space.terms, plan);
   }
-  sum_samples(cuda, args, g.c, space);
+  sum_samples(cuda, args, g.c, false, space);
 }
 
 // Calls f(the widest pack) that c and the pointers allow.

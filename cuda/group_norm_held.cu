@@ -354,7 +354,7 @@ bool group_norm_held_backward(Cuda& cuda, const GroupNormBackward& args,
     if (args.dgamma || args.dbeta) b.parts = space.parts;
     launch_clusters(cuda, shape_of(plan), plan.pieces, group_norm_backward_held<T, kFullPack<T>>, b,
                     plan);
-    sum_samples(cuda, args, g.c, space);
+    sum_samples(cuda, args, g.c, true, space);
     done = true;
   });
   return done;

@@ -55,7 +55,9 @@ inline constexpr int64_t kWarpPacks[] = {512, 256};
 // Packs of one thread that a block aims at, per tensor held.
 inline constexpr int64_t kThreadPacks[] = {12, 6};
 inline constexpr int64_t kMostWarps = 16;
+// Warps of a block of several sets: fewer where they hold much, so that a multiprocessor fills up.
 inline constexpr int kWarpsOfSmallSets = 4;
+inline constexpr int64_t kSmallSetsBytes = 16 * 1024;
 
 inline int64_t ceil_power_of_two(int64_t value) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
@@ -80,13 +82,15 @@ inline void cut_set(GroupNormSlab& plan, int64_t most) {
   plan.pieces = static_cast<int>(plan.rows * plan.segments);
 }
 
-inline void share_by_warp(GroupNormSlab& plan) {
+inline void share_by_warp(GroupNormSlab& plan, int64_t set_bytes) {
   plan.by_block = false;
   plan.lanes_per_row = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.cols)));
   plan.lanes_per_set =
       static_cast<int>(std::min<int64_t>(32, plan.lanes_per_row * ceil_power_of_two(plan.rows)));
   plan.slots = plan.lanes_per_set / plan.lanes_per_row;
-  plan.threads = 32 * kWarpsOfSmallSets;
+  const int64_t warp_bytes = set_bytes * 32 / plan.lanes_per_set;
+  const bool is_large = kWarpsOfSmallSets * warp_bytes > kSmallSetsBytes;
+  plan.threads = 32 * (is_large ? kWarpsOfSmallSets / 2 : kWarpsOfSmallSets);
   plan.sets_per_block = plan.threads / plan.lanes_per_set;
 }
 
@@ -127,7 +131,7 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   plan.on_chip = fits();
   if (!plan.on_chip) detail::cut_set(plan, most);
   if (plan.pieces == 1 && plan.region_packs() <= detail::kWarpPacks[tensors - 1]) {
-    detail::share_by_warp(plan);
+    detail::share_by_warp(plan, tensors * plan.m * element);
   } else {
     detail::share_by_block(plan, detail::kThreadPacks[tensors - 1]);
   }

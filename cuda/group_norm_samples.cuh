@@ -6,6 +6,14 @@
 
 namespace gradus {
 
+// How a kernel wants a multiprocessor's memory split between shared memory and first-level cache.
+// One that overlaps another wants the same split: a different one needs an idle multiprocessor.
+template <class... Params>
+void split_memory(void (*kernel)(Params...), int carveout) {
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout),
+             "cudaFuncSetAttribute");
+}
+
 template <class T>
 SlabForward<T> slab_forward(const GroupNormForward& args) {
   using A = acc_t<T>;
@@ -73,15 +81,17 @@ void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& o
                      args.gamma.as<A>(), static_cast<A>(m), space.terms);
 }
 
-// dgamma and dbeta, where wanted.
+// dgamma and dbeta, where wanted; `after_held`: the kernel before holds its sets in shared memory.
 template <class A>
-void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c,
+void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool after_held,
                  const BackwardWorkspace<A>& space) {
   if (!args.dgamma && !args.dbeta) return;
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
   const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
   LaunchShape shape{.grid = {tiles, static_cast<unsigned>(chunks.count)}, .threads = 1024};
+  split_memory(group_norm_sum_samples<A>,
+               after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
   ChannelSums<A>* const next = chunks.count > 1 ? space.chunks : nullptr;
   launch_next_kernel(cuda, shape, group_norm_sum_samples<A>, space.parts, space.rows, c,
                      chunks.size, next, dgamma, dbeta);

@@ -115,6 +115,8 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
   EXPECT_TRUE(plan(kCases[2], 1).by_block);   // instance norm, 12.25 KB
   EXPECT_FALSE(plan(kCases[3], 1).by_block);  // a warp per channel
   EXPECT_FALSE(plan(kCases[4], 1).by_block);
+  EXPECT_EQ(plan(kCases[4], 1).threads, 64);   // two sets of 8 KB
+  EXPECT_EQ(plan(kCases[5], 1).threads, 128);  // four of 2 KB
   // Sets of two elements: 16 of them share a warp.
   EXPECT_EQ(plan(kCases[6], 1).lanes_per_set, 2);
   EXPECT_EQ(plan(kCases[6], 1).sets_per_block, 64);
