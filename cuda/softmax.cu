@@ -166,9 +166,10 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
         constexpr bool kColumns = columns();
         using enum SoftmaxStep;
         Part<A>* parts = nullptr;
-        if (plan.chunks == 1) {
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
-                        tile, args.log, parts);
+        if (plan.chunks == 1 || plan.in_cluster) {
+          launch_sets(cuda, shape, tile.cluster,
+                      softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y, tile, args.log,
+                      parts);
           return;
         }
         if constexpr (K == 4) {
