@@ -159,5 +159,33 @@ GRADUS_CUDA_TWIN(D035_ChannelsOutsideAreZeros, edges_count_zeros)
 GRADUS_CUDA_TWIN(D036_ZeroDenominatorGivesZero, zero_denominator)
 GRADUS_CUDA_TWIN(D037_OverflowStaysInItsWindows, overflowing_squares)
 
+// Beyond 2^31 elements; 30 GB of the device. Windows of `size` channels of 2 give denom = 1 + 3, so
+// y = 2/4, t = 1/4·2/4 and dx = 1/4 - 2·0.75/size·2·size·t.
+TEST(LocalResponseNormCudaFaultsSlow, D104_BeyondTwoToThe31Elements) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const Shape shape{1, 128, 16128, 1200};
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    for (const int64_t size : {3, 4}) {  // kernels of its own, and those for any size
+      SCOPED_TRACE(size);
+      Tensor x =
+          Tensor::full(shape, 2.0, {.dtype = DType::bf16, .device = kCuda, .format = format});
+      x.set_requires_grad(true);
+      const Tensor y = local_response_norm(x, size, 0.75, 1, 1);
+      y.backward(Tensor::full({}, 1.0, y.options()).expand(shape));
+      const auto expect_all = [&](const Tensor& result, float want) {
+        for (const int64_t channel : {8, 64, 119}) {
+          for (const int64_t row : {0, 8064, 16127}) {
+            const Tensor pixels =
+                result.slice(1, channel, channel + 1).slice(2, row, row + 1).contiguous();
+            for (const float value : pixels.to_vector<float>()) ASSERT_EQ(value, want);
+          }
+        }
+      };
+      expect_all(y.detach(), 0.5f);
+      expect_all(x.grad(), -0.125f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradus
