@@ -86,8 +86,6 @@ void add_benchmarks(std::vector<OpCase>& cases) {
   add({.name = "rows_64_cold", .shape = {2097152, 64}}, false);
   add({.name = "rows_32000_cold", .shape = {4096, 32000}}, false);
   add({.name = "rows_131072_cold", .shape = {1024, 131072}}, false);
-  cases.back().forward_passes = 3;
-  cases.back().backward_passes = 5;
 }
 
 }  // namespace
