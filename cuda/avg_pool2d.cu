@@ -206,7 +206,8 @@ LaunchShape shape_of(int64_t threads) {
 void run(Cuda& cuda, const AvgPool2dForward& args) {
   const MemoryFormat format = format_of(args.x, args.name);
   const Image x(args.x, format), y(args.y, format);
-  if (y.numel() == 0 || avg_pool2d_pairs_forward(cuda, args)) return;
+  if (y.numel() == 0) return;
+  if (avg_pool2d_pairs_forward(cuda, args) || avg_pool2d_tiles_forward(cuda, args)) return;
   visit_packs(args.x.dtype, x, y, [&](auto type, auto per_thread) {
     visit_index_width(args.windows, x, y, [&](auto index) {
       using T = typename decltype(type)::type;
@@ -222,7 +223,8 @@ void run(Cuda& cuda, const AvgPool2dForward& args) {
 void run(Cuda& cuda, const AvgPool2dBackward& args) {
   const MemoryFormat format = format_of(args.dx, args.name);
   const Image dx(args.dx, format), dy(args.dy, format);
-  if (dx.numel() == 0 || avg_pool2d_pairs_backward(cuda, args)) return;
+  if (dx.numel() == 0) return;
+  if (avg_pool2d_pairs_backward(cuda, args) || avg_pool2d_tiles_backward(cuda, args)) return;
   visit_packs(args.dx.dtype, dx, dy, [&](auto type, auto per_thread) {
     visit_index_width(args.windows, dx, dy, [&](auto index) {
       using T = typename decltype(type)::type;

@@ -116,53 +116,7 @@ __global__ void __launch_bounds__(kPairThreads)
   }
 }
 
-// math:  dx = dy / divisor
-// grid:  1-D; a warp takes kRowUnits · 32 units of N channels of dx, in the order of memory; here
-//        `columns` is w and `rows` is h
-// bytes: fewest = actual from memory: dy is read for each of four elements, once from the cache
-// needs: as avg_pool2d_forward_pairs_pixel, of dx and dy
-template <int N, class I, class T>
-__global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_backward_pairs_pixel(const __grid_constant__ Pairs g, const T* dy, acc_t<T> divisor,
-                                    T* dx) {
-  using A = acc_t<T>;
-  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
-  Pack<T, N> values[kRowUnits];
-#pragma unroll
-  for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    values[u] = {};
-    if (unit >= static_cast<I>(g.units)) continue;
-    const I pixel = quotient_in(g.across, unit), row = quotient_in(g.columns, pixel);
-    const I channel = unit - pixel * static_cast<I>(g.across.divisor);
-    const I j = pixel - row * static_cast<I>(g.w), image = quotient_in(g.rows, row);
-    const I i = row - image * static_cast<I>(g.h);
-    if (static_cast<int>(i / 2) < g.p && static_cast<int>(j / 2) < g.q) {
-      const I from = (image * static_cast<I>(g.p) + i / 2) * static_cast<I>(g.q) + j / 2;
-      values[u] = load_pack<N>(dy + (from * static_cast<I>(g.channels) + channel * N));
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit >= static_cast<I>(g.units)) return;
-    A shares[N];
-#pragma unroll
-    for (int e = 0; e < N; ++e) shares[e] = static_cast<A>(values[u][e]) / divisor;
-    store_pack(dx + unit * N, narrow_pack<T>(shares));
-  }
-}
-
-// Whether all windows are whole 2 x 2 tiles of x.
-bool is_pairs(const AvgWindows& windows) {
-  for (const AvgAxis& axis : {windows.h, windows.w}) {
-    const bool strided = !axis.adaptive && axis.kernel == 2 && axis.stride == 2 &&
-                         axis.padding == 0 && 2 * axis.positions <= axis.extent;
-    const bool adaptive = axis.adaptive && 2 * axis.positions == axis.extent;
-    if (!strided && !adaptive) return false;
-  }
-  return true;
-}
+bool is_pairs(const AvgWindows& windows) { return tile_of(windows) == Pair(2); }
 
 template <class T>
 acc_t<T> divisor_of(const AvgWindows& windows) {
@@ -206,26 +160,12 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
 }
 
 template <class T>
-bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Image& dy,
-              MemoryFormat format) {
+bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Image& dy) {
   Pairs g = make_pairs(dx, dy);
   const T* from = static_cast<const T*>(dy.data);
   T* to = static_cast<T*>(dx.data);
   const acc_t<T> divisor = divisor_of<T>(windows);
   g.rows = FastDivisor(static_cast<uint32_t>(dx.h));
-  g.columns = FastDivisor(static_cast<uint32_t>(dx.w));
-  if (format == MemoryFormat::channels_last) {
-    constexpr int N = kFullPack<T>;
-    if (!has_channel_packs<T>(dx, dy)) return false;
-    g.across = FastDivisor(static_cast<uint32_t>(dx.channels / N));
-    g.units = dx.numel() / N;
-    visit_index_type(dx, [&](auto type) {
-      avg_pool2d_backward_pairs_pixel<N, typename decltype(type)::type>
-          <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, divisor,
-                                                                                to);
-    });
-    return true;
-  }
   bool launched = false;
   visit_row_pack<T>(dx, dy, [&](auto width) {
     constexpr int N = decltype(width)::value;
@@ -257,13 +197,12 @@ bool avg_pool2d_pairs_forward(Cuda& cuda, const AvgPool2dForward& args) {
 }
 
 bool avg_pool2d_pairs_backward(Cuda& cuda, const AvgPool2dBackward& args) {
-  if (!is_pairs(args.windows)) return false;
   const MemoryFormat format = format_of(args.dx, args.name);
+  if (!is_pairs(args.windows) || format == MemoryFormat::channels_last) return false;
   bool launched = false;
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    launched =
-        backward<T>(cuda, args.windows, Image(args.dx, format), Image(args.dy, format), format);
+    launched = backward<T>(cuda, args.windows, Image(args.dx, format), Image(args.dy, format));
   });
   return launched;
 }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cuda/device/pool_pairs.cuh"
-#include "cuda/image.h"
 #include "cuda/plan.h"
+#include "cuda/pool_plan.h"
 
 namespace gradus {
 
@@ -24,19 +24,10 @@ inline unsigned pair_blocks(int64_t units, int per_thread) {
   return exact_blocks(ceil_div(units, int64_t(kPairThreads) * per_thread), "pool2d");
 }
 
-// Calls f with the elements of x that one access takes as an integral constant: a power of two from
-// 2 to 16 bytes' worth, or 1 where rows cannot be taken in pairs.
+// Calls f with pair_row_width as an integral constant.
 template <class T, class F>
 void visit_row_pack(const Image& x, const Image& y, const F& f) {
-  int width = 1;
-  if (2 * int64_t(y.w) == x.w) {
-    for (width = kFullPack<T>; width > 1; width /= 2) {
-      const auto aligned = [&](const void* data, int count) {
-        return reinterpret_cast<uintptr_t>(data) % (static_cast<size_t>(count) * sizeof(T)) == 0;
-      };
-      if (x.w % width == 0 && aligned(x.data, width) && aligned(y.data, width / 2)) break;
-    }
-  }
+  const int width = pair_row_width(x, y, sizeof(T));
   if constexpr (kFullPack<T> >= 8) {
     if (width == 8) return f(std::integral_constant<int, 8>());
   }

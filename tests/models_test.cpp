@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "autograd/ops/activation.h"
+#include "autograd/ops/sum.h"
 #include "nn/init.h"
 #include "tests/support/expect_error.h"
 
@@ -62,6 +64,15 @@ TEST(Models, NormsOfLenet) {
   EXPECT_EQ(small_cnn({.norm = "instance"})[1].kind(), "InstanceNorm2d");
   EXPECT_EQ(norm_names(), (std::vector<std::string>{"batch", "group", "layer", "instance", "rms",
                                                     "lrn", "none"}));
+}
+
+TEST(Models, EveryActivationTrainsEveryParameter) {
+  for (const std::string& activation : activation_names()) {
+    Sequential net = lenet({.activation = activation});
+    sum(net(Tensor::ones({2, 1, 28, 28}))).backward();
+    for (const auto& [name, parameter] : net.named_parameters())
+      EXPECT_TRUE(parameter.grad().defined()) << activation << " " << name;
+  }
 }
 
 TEST(Models, TheSeedDecidesTheWeights) {

@@ -1,0 +1,200 @@
+// avg_pool2d with whole windows of one size side by side, each with the same divisor: strided ones
+// whose stride is the kernel, and adaptive ones whose number divides the extent.
+#include "cuda/avg_pool2d_pairs.h"
+#include "cuda/pool_pairs.cuh"
+
+namespace gradus {
+namespace {
+
+struct Tiles : Pairs {
+  FastDivisor kernel_h, kernel_w;
+};
+
+// math:  y = (sum of the window) / divisor
+// grid:  1-D; one thread per output of a row; here `across` is q and `rows` is p
+// bytes: fewest = actual: x read once in accesses of N elements, y written once
+// needs: contiguous; N divides the kernel's and x's width; x aligned to N elements
+// order: the N places of an access separately, row by row, then in their order
+template <int N, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    avg_pool2d_forward_tiles(const __grid_constant__ Tiles g, const T* x, acc_t<T> divisor, T* y) {
+  using A = acc_t<T>;
+  const I unit = static_cast<I>(blockIdx.x) * kPairThreads + threadIdx.x;
+  if (unit >= static_cast<I>(g.units)) return;
+  const RowPlace<I> place(g, unit);
+  const int kh = static_cast<int>(g.kernel_h.divisor), kw = static_cast<int>(g.kernel_w.divisor);
+  const I row = place.plane * static_cast<I>(g.h) + place.i * static_cast<I>(kh);
+  const T* from = x + (row * static_cast<I>(g.w) + place.column * static_cast<I>(kw));
+  A sums[N] = {};
+  for (int s = 0; s < kw; s += N) {
+#pragma unroll 8
+    for (int r = 0; r < kh; ++r) {
+      const auto values = load_pack<N>(from + (static_cast<I>(r) * static_cast<I>(g.w) + s));
+#pragma unroll
+      for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
+    }
+  }
+#pragma unroll
+  for (int e = 1; e < N; ++e) sums[0] += sums[e];
+  y[unit] = static_cast<T>(sums[0] / divisor);
+}
+
+// math:  dx = dy / divisor, 0 beyond the last windows
+// grid:  1-D; a warp takes kRowUnits · 32 units of N neighbours of dx, in the order of memory; here
+//        `rows` is h
+// bytes: fewest = actual from memory: dy is read for every element, once from the cache
+// needs: contiguous; N divides w; dx aligned to N elements
+template <int N, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    avg_pool2d_backward_tiles(const __grid_constant__ Tiles g, const T* dy, acc_t<T> divisor,
+                              T* dx) {
+  using A = acc_t<T>;
+  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
+  Pack<T, N> values[kRowUnits];
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const I unit = start + u * 32;
+    values[u] = {};
+    if (unit >= static_cast<I>(g.units)) continue;
+    const RowPlace<I> place(g, unit);
+    const I i = quotient_in(g.kernel_h, place.i);
+    if (static_cast<int>(i) >= g.p) continue;
+    const T* from = dy + (place.plane * static_cast<I>(g.p) + i) * static_cast<I>(g.q);
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const I j = quotient_in(g.kernel_w, static_cast<I>(place.column * N + e));
+      if (static_cast<int>(j) < g.q) values[u][e] = from[j];
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const I unit = start + u * 32;
+    if (unit >= static_cast<I>(g.units)) return;
+    A shares[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) shares[e] = static_cast<A>(values[u][e]) / divisor;
+    store_pack(dx + unit * N, narrow_pack<T>(shares));
+  }
+}
+
+// math:  as above
+// grid:  1-D; a warp takes kRowUnits · 32 units of N channels of dx, in the order of memory; here
+//        `columns` is w and `rows` is h
+// bytes: as above
+// needs: channels-last; N divides the channels; dx and dy aligned to N elements
+template <int N, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    avg_pool2d_backward_tiles_pixel(const __grid_constant__ Tiles g, const T* dy, acc_t<T> divisor,
+                                    T* dx) {
+  using A = acc_t<T>;
+  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
+  Pack<T, N> values[kRowUnits];
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const I unit = start + u * 32;
+    values[u] = {};
+    if (unit >= static_cast<I>(g.units)) continue;
+    const I pixel = quotient_in(g.across, unit), row = quotient_in(g.columns, pixel);
+    const I channel = unit - pixel * static_cast<I>(g.across.divisor);
+    const I image = quotient_in(g.rows, row);
+    const I i = quotient_in(g.kernel_h, static_cast<I>(row - image * static_cast<I>(g.h)));
+    const I j = quotient_in(g.kernel_w, static_cast<I>(pixel - row * static_cast<I>(g.w)));
+    if (static_cast<int>(i) >= g.p || static_cast<int>(j) >= g.q) continue;
+    const I from = (image * static_cast<I>(g.p) + i) * static_cast<I>(g.q) + j;
+    values[u] = load_pack<N>(dy + (from * static_cast<I>(g.channels) + channel * N));
+  }
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const I unit = start + u * 32;
+    if (unit >= static_cast<I>(g.units)) return;
+    A shares[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) shares[e] = static_cast<A>(values[u][e]) / divisor;
+    store_pack(dx + unit * N, narrow_pack<T>(shares));
+  }
+}
+
+Tiles make_tiles(const Image& x, const Image& y, const Pair& kernel) {
+  Tiles g;
+  static_cast<Pairs&>(g) = make_pairs(x, y);
+  g.kernel_h = FastDivisor(static_cast<uint32_t>(kernel[0]));
+  g.kernel_w = FastDivisor(static_cast<uint32_t>(kernel[1]));
+  return g;
+}
+
+template <class T>
+acc_t<T> divisor_of(const AvgWindows& windows, const Pair& kernel) {
+  return static_cast<acc_t<T>>(windows.divisor != 0 ? windows.divisor : kernel[0] * kernel[1]);
+}
+
+template <class T>
+bool is_aligned(const Image& image, int64_t count) {
+  return reinterpret_cast<uintptr_t>(image.data) % (static_cast<size_t>(count) * sizeof(T)) == 0;
+}
+
+template <class T>
+bool forward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Image& x,
+             const Image& y) {
+  constexpr int N = kFullPack<T>;
+  if (x.w % N != 0 || kernel[1] % N != 0 || !is_aligned<T>(x, N)) return false;
+  Tiles g = make_tiles(x, y, kernel);
+  g.across = g.columns;
+  g.units = y.numel();
+  visit_index_type(x, [&](auto type) {
+    avg_pool2d_forward_tiles<N, typename decltype(type)::type>
+        <<<pair_blocks(g.units, 1), kPairThreads, 0, cuda.stream()>>>(
+            g, static_cast<const T*>(x.data), divisor_of<T>(windows, kernel),
+            static_cast<T*>(y.data));
+  });
+  return true;
+}
+
+template <class T>
+bool backward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Image& dx,
+              const Image& dy, MemoryFormat format) {
+  constexpr int N = kFullPack<T>;
+  const bool pixels = format == MemoryFormat::channels_last;
+  if (pixels ? !has_channel_packs<T>(dx, dy) : dx.w % N != 0 || !is_aligned<T>(dx, N)) return false;
+  Tiles g = make_tiles(dx, dy, kernel);
+  g.across = FastDivisor(static_cast<uint32_t>((pixels ? dx.channels : dx.w) / N));
+  g.columns = FastDivisor(static_cast<uint32_t>(dx.w));
+  g.rows = FastDivisor(static_cast<uint32_t>(dx.h));
+  g.units = dx.numel() / N;
+  visit_index_type(dx, [&](auto type) {
+    using I = typename decltype(type)::type;
+    const auto kernel_of_format =
+        pixels ? avg_pool2d_backward_tiles_pixel<N, I, T> : avg_pool2d_backward_tiles<N, I, T>;
+    kernel_of_format<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
+        g, static_cast<const T*>(dy.data), divisor_of<T>(windows, kernel),
+        static_cast<T*>(dx.data));
+  });
+  return true;
+}
+
+}  // namespace
+
+bool avg_pool2d_tiles_forward(Cuda& cuda, const AvgPool2dForward& args) {
+  const Pair kernel = tile_of(args.windows);
+  const MemoryFormat format = format_of(args.x, args.name);
+  if (kernel[0] == 0 || format == MemoryFormat::channels_last) return false;
+  bool launched = false;
+  visit(Floating{}, args.x.dtype, [&](auto type) {
+    launched = forward<typename decltype(type)::type>(cuda, args.windows, kernel,
+                                                      Image(args.x, format), Image(args.y, format));
+  });
+  return launched;
+}
+
+bool avg_pool2d_tiles_backward(Cuda& cuda, const AvgPool2dBackward& args) {
+  const Pair kernel = tile_of(args.windows);
+  if (kernel[0] == 0) return false;
+  const MemoryFormat format = format_of(args.dx, args.name);
+  bool launched = false;
+  visit(Floating{}, args.dx.dtype, [&](auto type) {
+    launched = backward<typename decltype(type)::type>(
+        cuda, args.windows, kernel, Image(args.dx, format), Image(args.dy, format), format);
+  });
+  return launched;
+}
+
+}  // namespace gradus
