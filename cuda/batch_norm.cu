@@ -88,14 +88,13 @@ template <class T, int N>
 void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeometry& g) {
   const BatchNormRows plan = plan_batch_norm_rows(g.n, g.c, g.s, N);
   ForwardFinish<T> finish = forward_finish<T>(args, g);
-  const LaunchShape slices{exact_blocks(plan.slices * g.c, kOp), kThreads};
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   int64_t* batches = args.batches.as<int64_t>();
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
-    launch_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, false>, x, y, plan, finish,
-                  streams);
+    launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, plan.group) * g.c, kOp), kThreads},
+                  batch_norm_forward_evaluate_rows<T, N>, x, y, plan, finish, streams);
     return;
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
@@ -111,8 +110,8 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   finish.parts = parts;
   launch_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
                 batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts, batches);
-  launch_next_kernel(cuda, slices, batch_norm_forward_write_rows<T, N, true>, x, y, plan, finish,
-                     streams);
+  launch_next_kernel(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
+                     batch_norm_forward_write_rows<T, N>, x, y, plan, finish, streams);
 }
 
 template <class T, int N>

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const int thread = static_cast<int>(threadIdx.x);
   BatchNormWalk from = piece.walk(plan);
   for (int i = thread; i < piece.count; i += kStep, from.step(plan))
-    copy_async_once(shared_address(piece.held + i), x + from.at);
+    copy_async_once<sizeof(T) * N>(shared_address(piece.held + i), x + from.at);
   commit_copies();
   typename MomentsOf<T>::Row row(f.of, piece.c);
   wait_copies<0>();
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const int thread = static_cast<int>(threadIdx.x);
   BatchNormWalk from = piece.walk(plan);
   for (int i = thread; i < piece.count; i += kStep, from.step(plan)) {
-    copy_async_once(shared_address(piece.held + i), x + from.at);
-    copy_async_once(shared_address(held_dy + i), dy + from.at);
+    copy_async_once<sizeof(T) * N>(shared_address(piece.held + i), x + from.at);
+    copy_async_once<sizeof(T) * N>(shared_address(held_dy + i), dy + from.at);
   }
   commit_copies();
   typename Of::Row row(Of{x, dy, f.mean}, piece.c);

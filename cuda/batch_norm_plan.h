@@ -21,6 +21,7 @@ struct BatchNormRows {
   int64_t row = 0;        // elements from one row of a channel to the next: c·s
   int64_t row_packs = 0;  // packs of a row
   int64_t packs = 0;      // packs of a channel
+  int64_t group = 0;      // packs that a block loads together
   int64_t chunk = 0, chunks = 0;
   int64_t slice = 0, slices = 0;
   // What a step over kBatchNormThreads packs adds: rows in full, packs beyond them, elements of
@@ -35,6 +36,7 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
   const int64_t group = kBatchNormThreads * batch_norm_unroll(width);
   BatchNormRows plan{.c = c, .channel = s, .row = c * s, .row_packs = s / width};
   plan.packs = n * plan.row_packs;
+  plan.group = group;
   const auto in_groups = [group](int64_t packs) { return ceil_div(packs, group) * group; };
   const int64_t even = std::clamp(in_groups(plan.packs * c / kBlocks), group, 4 * group);
   plan.chunk = std::max(even, in_groups(ceil_div(plan.packs, kMostChunks)));

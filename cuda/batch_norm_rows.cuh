@@ -79,11 +79,11 @@ __device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64
 // math    y = (x - mean)·rstd·gamma + beta
 // grid    one block per (slice, channel), the last memory first: the first stage has just left it
 //         in L2. A slice's first packs are on their way while warp 0 adds up the chunks.
-// passes  1 moments (x read), 2 this one (x read, y written); evaluation: this one alone
-// bytes   fewest 2Eb; 3Eb in training when x does not fit L2
+// passes  1 moments (x read), 2 this one (x read, y written)
+// bytes   fewest 2Eb; 3Eb when x does not fit L2
 // smem    the channel's three numbers
 // order   element-wise
-template <class T, int N, bool kTraining>
+template <class T, int N>
 __global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_forward_write_rows(const T* __restrict__ x, T* __restrict__ y,
                                   const BatchNormRows plan, const ForwardFinish<T> f,
@@ -102,12 +102,11 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
       walk.step(plan);
     }
     if (pass == 0) {
-      if (kTraining) wait_for_previous_kernel();
+      wait_for_previous_kernel();
       if (threadIdx.x < kWarp) {
         const bool writes = range.index == 0 && threadIdx.x == 0;
         const Transform<A> t =
-            kTraining ? f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes)
-                      : f.use_running(range.c, writes);
+            f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
         if (threadIdx.x == 0) shared = t;
       }
       __syncthreads();
@@ -121,6 +120,37 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
       for (int j = 0; j < N; ++j) out[j] = (static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift;
       store_result(y + to.at, round_pack<T, N>(out), streams);
     }
+  }
+}
+
+// math    as above with the running statistics
+// grid    one block per (group of packs, channel); every thread makes the channel's numbers itself
+// bytes   2Eb
+// order   element-wise
+template <class T, int N>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_forward_evaluate_rows(const T* __restrict__ x, T* __restrict__ y,
+                                     const BatchNormRows plan, const ForwardFinish<T> f,
+                                     bool streams) {
+  using A = acc_t<T>;
+  constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
+  const BatchNormRange range(plan, blockIdx.x, plan.group);
+  const int i = static_cast<int>(threadIdx.x);
+  BatchNormWalk walk(plan, range.c, range.begin + i, N), to = walk;
+  Pack<T, N> in[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    if (i + u * kStep < range.count) in[u] = load_pack<N>(x + walk.at);
+    walk.step(plan);
+  }
+  const Transform<A> t = f.use_running(range.c, range.index == 0 && i == 0);
+#pragma unroll
+  for (int u = 0; u < U; ++u, to.step(plan)) {
+    if (i + u * kStep >= range.count) continue;
+    A out[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) out[j] = (static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift;
+    store_result(y + to.at, round_pack<T, N>(out), streams);
   }
 }
 
