@@ -84,40 +84,39 @@ __global__ void __launch_bounds__(256)
 }
 
 // math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]
-// grid    (32 channels, a chunk of rows) per block of 32 times 32 threads
+// grid    (32 channels, a chunk of rows) per block of 32 times kDown threads
 // passes  1; where there are several chunks they become the rows of a second launch
-// order   rows of a thread, then threads 0 to 31: fixed by the shape
-template <class A>
-__global__ void __launch_bounds__(1024)
+// order   rows of a thread, then threads 0 to kDown - 1: fixed by the shape
+template <class A, int kDown>
+__global__ void __launch_bounds__(32 * kDown)
     group_norm_sum_samples(const ChannelSums<A>* parts, int64_t rows, int64_t c, int64_t per_chunk,
                            ChannelSums<A>* next, A* dgamma, A* dbeta) {
-  __shared__ ChannelSums<A> of_row[32][33];
-  const int across = threadIdx.x % 32, down = threadIdx.x / 32;
-  const int64_t channel = int64_t{blockIdx.x} * 32 + across;
-  const int64_t end = min(rows, (blockIdx.y + 1) * per_chunk);
+  __shared__ ChannelSums<A> of_row[kDown][33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first = int64_t{blockIdx.x} * 32, end = min(rows, (blockIdx.y + 1) * per_chunk);
+  ChannelSums<A> sums{};
   start_next_kernel();
   wait_for_previous_kernel();
-  ChannelSums<A> sums{};
-  if (channel < c) {
+  if (first + lane < c) {
 #pragma unroll 8
-    for (int64_t row = blockIdx.y * per_chunk + down; row < end; row += 32) {
-      const ChannelSums<A> part = parts[row * c + channel];
+    for (int64_t row = blockIdx.y * per_chunk + warp; row < end; row += kDown) {
+      const ChannelSums<A> part = parts[row * c + first + lane];
       sums = {sums.dy + part.dy, sums.dy_xhat + part.dy_xhat};
     }
   }
-  of_row[down][across] = sums;
+  of_row[warp][lane] = sums;
   __syncthreads();
-  // A warp adds up one channel: its lanes are the rows now.
-  const int64_t of_warp = int64_t{blockIdx.x} * 32 + down;
-  sums = of_row[across][down];
-  sums = {warp_sum(sums.dy), warp_sum(sums.dy_xhat)};
-  if (across != 0 || of_warp >= c) return;
-  if (next != nullptr) {
-    next[blockIdx.y * c + of_warp] = sums;
-    return;
+  for (int i = warp; i < 32; i += kDown) {  // a warp adds up a channel: its lanes are the rows now
+    sums = lane < kDown ? of_row[lane][i] : ChannelSums<A>{};
+    sums = {warp_sum<kDown>(sums.dy), warp_sum<kDown>(sums.dy_xhat)};
+    if (lane != 0 || first + i >= c) continue;
+    if (next != nullptr) {
+      next[blockIdx.y * c + first + i] = sums;
+    } else {
+      if (dgamma != nullptr) dgamma[first + i] = sums.dy_xhat;
+      if (dbeta != nullptr) dbeta[first + i] = sums.dy;
+    }
   }
-  if (dgamma != nullptr) dgamma[of_warp] = sums.dy_xhat;
-  if (dbeta != nullptr) dbeta[of_warp] = sums.dy;
 }
 
 // Channel and set of a pack of a contiguous tensor.
