@@ -98,8 +98,9 @@ void losses_of(const LossLine<T>& line, acc_t<T>* loss, int64_t count) {
   using V = ActivationPack<A>;
   const Run<A> x(line.x, count), t(line.t, count);
   const Run<A> weight(line.weight, count), pos_weight(line.pos_weight, count);
+  const V beta(line.beta), per_beta(A(1) / line.beta);
   for (int64_t i = 0; i < count; i += kLanes<A>) {
-    V value = F::f(x.at(i), t.at(i), LossNumbers<V>{V(line.beta), pos_weight.at(i)});
+    V value = F::f(x.at(i), t.at(i), LossNumbers<V>{beta, per_beta, pos_weight.at(i)});
     if constexpr (F::weighted) value = weight.at(i) * value;
     store_lanes(loss + i, value.v, count - i);
   }
@@ -159,7 +160,7 @@ void forward(Cpu& cpu, const PointwiseLossForward& args) {
       const LossLine<T> line{
           line_of<const T>(args.x, at[1], steps[1]), line_of<const T>(args.t, at[2], steps[2]),
           line_of<const A>(args.weight, at[3], steps[3]),
-          line_of<const A>(args.pos_weight, at[4], steps[4]), static_cast<A>(args.beta)};
+          line_of<const A>(args.pos_weight, at[4], steps[4]), usable_beta<A>(args.beta)};
       total += forward_line<F>(line, line_of<A>(row_loss, at[0], steps[0]),
                                std::min(kTile, rows.inner - first));
     }
@@ -180,7 +181,7 @@ struct GradientLine {
   using A = acc_t<T>;
   LossLine<T> in;
   Line<const A> dy;
-  A divisor;
+  A scale;  // 1, or 1 / count for mean
 };
 
 struct ByX {
@@ -204,10 +205,11 @@ void gradients_of(const GradientLine<T>& line, const Line<T>& to, int64_t count)
   const Run<A> x(in.x, count), t(in.t, count), dy(line.dy, count);
   const Run<A> weight(in.weight, count), pos_weight(in.pos_weight, count);
   A gradient[kBlock];
+  const V beta(in.beta), per_beta(A(1) / in.beta), scale(line.scale);
   for (int64_t i = 0; i < count; i += kLanes<A>) {
-    V d = dy.at(i) / V(line.divisor);
+    V d = dy.at(i) * scale;
     if constexpr (F::weighted) d = d * weight.at(i);
-    const LossNumbers<V> k{V(in.beta), pos_weight.at(i)};
+    const LossNumbers<V> k{beta, per_beta, pos_weight.at(i)};
     store_lanes(gradient + i, (d * By::template slope<F>(x.at(i), t.at(i), k)).v, count - i);
   }
   write_run<T>(gradient, to, count);
@@ -216,7 +218,7 @@ void gradients_of(const GradientLine<T>& line, const Line<T>& to, int64_t count)
 template <class F, class By, class T>
 void gradients_of_row(const GradientLine<T>& line, const Line<T>& to, int64_t count) {
   for (int64_t i = 0; i < count; i += kBlock) {
-    const GradientLine<T> part{line.in.from(i), line.dy.from(i), line.divisor};
+    const GradientLine<T> part{line.in.from(i), line.dy.from(i), line.scale};
     gradients_of<F, By>(part, to.from(i), std::min(kBlock, count - i));
   }
 }
@@ -230,14 +232,15 @@ void backward(Cpu& cpu, const PointwiseLossBackward& args) {
                              strides_as(args.weight, shape), strides_as(args.pos_weight, shape),
                              strides_as(args.dy, shape), strides_as(args.dt, shape)});
   const std::array<int64_t, 7> steps = rows.inner_strides;
-  const A divisor = args.reduction == Reduction::mean ? static_cast<A>(shape.numel()) : A(1);
+  const bool is_mean = args.reduction == Reduction::mean;
+  const A scale = static_cast<A>(is_mean ? 1.0 / static_cast<double>(shape.numel()) : 1.0);
   for_each_row(cpu, rows, [&](const RowOffsets<7>& at, int64_t count) {
     const GradientLine<T> line{
         {line_of<const T>(args.x, at[1], steps[1]), line_of<const T>(args.t, at[2], steps[2]),
          line_of<const A>(args.weight, at[3], steps[3]),
-         line_of<const A>(args.pos_weight, at[4], steps[4]), static_cast<A>(args.beta)},
+         line_of<const A>(args.pos_weight, at[4], steps[4]), usable_beta<A>(args.beta)},
         line_of<const A>(args.dy, at[5], steps[5]),
-        divisor};
+        scale};
     if (args.dx) gradients_of_row<F, ByX>(line, line_of<T>(args.dx, at[0], steps[0]), count);
     if (args.dt) gradients_of_row<F, ByT>(line, line_of<T>(args.dt, at[6], steps[6]), count);
   });

@@ -1,7 +1,7 @@
 #include "core/ops/nll_loss.h"
 
-#include "cuda/check.h"
 #include "cuda/context.h"
+#include "cuda/device/vector.cuh"
 #include "cuda/labels.cuh"
 #include "cuda/plan.h"
 
@@ -9,6 +9,7 @@ namespace gradus {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kRows = 4;  // of a thread at a time
 
 // ---- forward ------------------------------------------------------------------------------------
 
@@ -21,33 +22,53 @@ struct ForwardInput {
   int64_t ignore_index;
 };
 
+// What one row adds.
+template <class T>
+struct RowTerm {
+  acc_t<T> loss = 0, weight = 0;
+  bool is_wrong = false;
+};
+
+template <class T>
+__device__ RowTerm<T> term_of(const ForwardInput<T>& in, int64_t row, int64_t label) {
+  using A = acc_t<T>;
+  if (label == in.ignore_index) return {};
+  if (label < 0 || label >= in.shape.c) return {A(NAN), A(0), true};
+  const A weight = in.weight == nullptr ? A(1) : in.weight[label];
+  const A x = static_cast<A>(in.x[row_offset(in.shape, row) + label * in.shape.inner]);
+  return {-weight * x, weight, false};
+}
+
 // math:  core/ops/nll_loss.h
-// grid:  1-D, one block per chunk of rows, at most 1024; a thread per row
+// grid:  1-D, one block per chunk of rows, at most 1024; a thread takes kRows rows at a time, so
+//        that their labels, and then their elements of x, are asked for together
 // bytes: labels and one element of x per row, of which memory moves a sector of 32 bytes
 // order: rows of a chunk by the thread that takes them, then the block's tree, all in f64
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     nll_loss_forward_thread_per_row(const ForwardInput<T> in, int64_t chunk,
                                     LabelResult<acc_t<T>> result, LabelPart* parts) {
-  using A = acc_t<T>;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * chunk;
   const int64_t end = begin + chunk < in.shape.rows ? begin + chunk : in.shape.rows;
   LabelPart part;
-  for (int64_t row = begin + threadIdx.x; row < end; row += kThreads) {
-    const int64_t label = in.labels[row];
-    A loss = 0;
-    if (label != in.ignore_index) {
-      if (label < 0 || label >= in.shape.c) {
-        loss = A(NAN);
-        part.wrong = FirstOp{}(part.wrong, row);
-      } else {
-        const A weight = in.weight == nullptr ? A(1) : in.weight[label];
-        loss = -weight * static_cast<A>(in.x[row_offset(in.shape, row) + label * in.shape.inner]);
-        part.weight += static_cast<double>(weight);
-      }
+  for (int64_t first = begin + threadIdx.x; first < end; first += kThreads * kRows) {
+    int64_t labels[kRows];
+    RowTerm<T> terms[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = first + i * kThreads;
+      labels[i] = row < end ? in.labels[row] : in.ignore_index;
     }
-    if (result.row_loss != nullptr) result.row_loss[row] = loss;
-    part.loss += static_cast<double>(loss);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) terms[i] = term_of(in, first + i * kThreads, labels[i]);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = first + i * kThreads;
+      if (result.row_loss != nullptr && row < end) result.row_loss[row] = terms[i].loss;
+      if (terms[i].is_wrong) part.wrong = FirstOp{}(part.wrong, row);
+      part.loss += static_cast<double>(terms[i].loss);
+      part.weight += static_cast<double>(terms[i].weight);
+    }
   }
   part = reduce_part(part);
   if (threadIdx.x != 0) return;
@@ -88,29 +109,86 @@ struct BackwardInput {
   int64_t ignore_index;
 };
 
-// math:  core/ops/nll_loss.h; dx is 0 already
-// grid:  1-D, a thread per row
-// bytes: with the zeros before it, fewest + at most a sector of 32 bytes per row, in L2 for the
-//        most part
-// order: none
+constexpr int64_t kNoClass = -1, kEveryClass = -2;
+
+// What a row's label gets: -d·w; no class of an ignored row, and every class NaN for a wrong label.
+template <class A>
+struct RowGradient {
+  int64_t label;
+  A own;
+  __device__ A of(int64_t k) const { return k == label || label == kEveryClass ? own : A(0); }
+};
+
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    nll_loss_backward_thread_per_row(const BackwardInput<T> in, T* dx) {
+__device__ RowGradient<acc_t<T>> gradient_of(const BackwardInput<T>& in, int64_t row) {
   using A = acc_t<T>;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row >= in.shape.rows) return;
   const int64_t label = in.labels[row];
-  if (label == in.ignore_index) return;
-  const int64_t offset = row_offset(in.shape, row);
-  if (label < 0 || label >= in.shape.c) {
-    for (int64_t k = 0; k < in.shape.c; ++k)
-      dx[offset + k * in.shape.inner] = static_cast<T>(A(NAN));
-    return;
-  }
+  if (label == in.ignore_index) return {kNoClass, A(0)};
+  if (label < 0 || label >= in.shape.c) return {kEveryClass, A(NAN)};
   A d = in.dy[row * in.dy_stride];
   if (in.divisor != nullptr) d /= *in.divisor;
-  const A weight = in.weight == nullptr ? A(1) : in.weight[label];
-  dx[offset + label * in.shape.inner] = static_cast<T>(-weight * d);
+  return {label, -(in.weight == nullptr ? A(1) : in.weight[label]) * d};
+}
+
+// math:  core/ops/nll_loss.h
+// grid:  1-D, a thread per N neighbouring pixels of an image; it walks the classes
+// bytes: fewest = actual: labels and dy read once, dx written once
+// needs: inner a multiple of N, dx aligned to N elements
+// order: none
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    nll_loss_backward_thread_per_pixels(const BackwardInput<T> in, T* dx) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  if (first >= in.shape.rows) return;
+  RowGradient<acc_t<T>> rows[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) rows[i] = gradient_of(in, first + i);
+  T* to = dx + row_offset(in.shape, first);
+  for (int64_t k = 0; k < in.shape.c; ++k, to += in.shape.inner) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack[i] = static_cast<T>(rows[i].of(k));
+    store_pack(to, pack);
+  }
+}
+
+// math:  core/ops/nll_loss.h
+// grid:  1-D, a group of Lanes lanes per row; a lane writes N classes at a time
+// bytes: fewest = actual: labels and dy read once, dx written once
+// needs: inner 1; c a multiple of N, dx aligned to N elements
+// order: none
+template <int Lanes, int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    nll_loss_backward_group_per_row(const BackwardInput<T> in, T* dx) {
+  constexpr int groups = kThreads / Lanes;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / Lanes;
+  if (row >= in.shape.rows) return;
+  const RowGradient<acc_t<T>> gradient = gradient_of(in, row);
+  T* to = dx + row * in.shape.c;
+  for (int64_t k = static_cast<int64_t>(threadIdx.x % Lanes) * N; k < in.shape.c; k += Lanes * N) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack[i] = static_cast<T>(gradient.of(k + i));
+    store_pack(to + k, pack);
+  }
+}
+
+template <int N, class T>
+void launch_backward(Cuda& cuda, const BackwardInput<T>& in, T* dx) {
+  const ClassRows& shape = in.shape;
+  if (shape.inner > 1) {
+    const int64_t blocks = ceil_div(shape.rows, kThreads * N);
+    nll_loss_backward_thread_per_pixels<N>
+        <<<exact_blocks(blocks, NllLossBackward::name), kThreads, 0, cuda.stream()>>>(in, dx);
+  } else if (shape.c > 16 * N) {
+    const int64_t blocks = ceil_div(shape.rows, kThreads / 32);
+    nll_loss_backward_group_per_row<32, N>
+        <<<exact_blocks(blocks, NllLossBackward::name), kThreads, 0, cuda.stream()>>>(in, dx);
+  } else {
+    const int64_t blocks = ceil_div(shape.rows, kThreads / 4);
+    nll_loss_backward_group_per_row<4, N>
+        <<<exact_blocks(blocks, NllLossBackward::name), kThreads, 0, cuda.stream()>>>(in, dx);
+  }
 }
 
 template <class T>
@@ -156,10 +234,13 @@ void backward(Cuda& cuda, const NllLossBackward& args) {
                             .dy_stride = args.reduction == Reduction::none ? 1 : 0,
                             .ignore_index = args.ignore_index};
   T* dx = args.dx.as<T>();
-  const size_t bytes = static_cast<size_t>(args.dx.nbytes());
-  cuda_check(cuda, cudaMemsetAsync(dx, 0, bytes, cuda.stream()), args.name);
-  nll_loss_backward_thread_per_row<<<exact_blocks(ceil_div(shape.rows, kThreads), args.name),
-                                     kThreads, 0, cuda.stream()>>>(in, dx);
+  constexpr int N = kFullPack<T>;
+  const int64_t length = shape.inner > 1 ? shape.inner : shape.c;
+  if (pack_width(sizeof(T), {dx}, {length}) == N) {
+    launch_backward<N>(cuda, in, dx);
+  } else {
+    launch_backward<1>(cuda, in, dx);
+  }
 }
 
 }  // namespace

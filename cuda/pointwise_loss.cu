@@ -51,7 +51,7 @@ struct Operands {
   const T* x;
   const T* t;
   Factor<A> weight, pos_weight;
-  A beta;
+  A beta, per_beta;
 };
 
 // Whether all tensors lie in one order (or repeat one element) and are aligned for packs.
@@ -98,7 +98,7 @@ __device__ void finish(const LossResult<A>& result, double sum) {
 template <class F, class T>
 __device__ acc_t<T> loss_of(const Operands<T>& in, acc_t<T> x, acc_t<T> t, acc_t<T> weight,
                             acc_t<T> pos_weight) {
-  const acc_t<T> loss = F::f(x, t, LossNumbers<acc_t<T>>{in.beta, pos_weight});
+  const acc_t<T> loss = F::f(x, t, LossNumbers<acc_t<T>>{in.beta, in.per_beta, pos_weight});
   return F::weighted ? weight * loss : loss;
 }
 
@@ -221,7 +221,8 @@ void forward(Cuda& cuda, const PointwiseLossForward& args) {
                        args.t.as<T>(),
                        {args.weight.as<A>(), repeats(plan, 3)},
                        {args.pos_weight.as<A>(), repeats(plan, 4)},
-                       static_cast<A>(args.beta)};
+                       usable_beta<A>(args.beta),
+                       A(1) / usable_beta<A>(args.beta)};
   const LossResult<A> result{
       is_none ? args.loss.as<A>() : nullptr, is_none ? nullptr : args.loss.as<A>(),
       args.reduction == Reduction::mean ? static_cast<double>(plan.count) : 1.0};
@@ -253,13 +254,13 @@ struct Slopes {
   T* dx;  // either may be null
   T* dt;
   Factor<acc_t<T>> dy;
-  acc_t<T> divisor;
+  acc_t<T> scale;  // 1, or 1 / count for mean
 };
 
 // d·weight for one element.
 template <class F, class A>
-__device__ A upstream(A dy, A divisor, A weight) {
-  return F::weighted ? dy / divisor * weight : dy / divisor;
+__device__ A upstream(A dy, A scale, A weight) {
+  return F::weighted ? dy * scale * weight : dy * scale;
 }
 
 // math:   core/ops/pointwise_loss.h
@@ -288,8 +289,8 @@ __global__ void __launch_bounds__(kThreads)
     Pack<T, N> dx, dt;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const LossNumbers<A> k{in.beta, pos_weight[j]};
-      const A d = upstream<F>(dy[j], out.divisor, weight[j]);
+      const LossNumbers<A> k{in.beta, in.per_beta, pos_weight[j]};
+      const A d = upstream<F>(dy[j], out.scale, weight[j]);
       if (out.dx) dx[j] = static_cast<T>(d * F::dx(static_cast<A>(x[j]), static_cast<A>(t[j]), k));
       if (out.dt) dt[j] = static_cast<T>(d * F::dt(static_cast<A>(x[j]), static_cast<A>(t[j]), k));
     }
@@ -298,8 +299,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int64_t i = count / N * N + first;
   if (i >= count) return;
-  const LossNumbers<A> k{in.beta, in.pos_weight.at(in.pos_weight.repeats ? 0 : i)};
-  const A d = upstream<F>(out.dy.at(out.dy.repeats ? 0 : i), out.divisor,
+  const LossNumbers<A> k{in.beta, in.per_beta, in.pos_weight.at(in.pos_weight.repeats ? 0 : i)};
+  const A d = upstream<F>(out.dy.at(out.dy.repeats ? 0 : i), out.scale,
                           in.weight.at(in.weight.repeats ? 0 : i));
   const A x = static_cast<A>(in.x[i]), t = static_cast<A>(in.t[i]);
   if (out.dx) out.dx[i] = static_cast<T>(d * F::dx(x, t, k));
@@ -314,8 +315,8 @@ struct BackwardElement {
   Slopes<T> out;
 
   __device__ void operator()(const StridedOffsets<7>& at) const {
-    const LossNumbers<A> k{in.beta, in.pos_weight.at(at.at[5])};
-    const A d = upstream<F>(out.dy.at(at.at[6]), out.divisor, in.weight.at(at.at[4]));
+    const LossNumbers<A> k{in.beta, in.per_beta, in.pos_weight.at(at.at[5])};
+    const A d = upstream<F>(out.dy.at(at.at[6]), out.scale, in.weight.at(at.at[4]));
     const A x = static_cast<A>(in.x[at.at[1]]), t = static_cast<A>(in.t[at.at[2]]);
     if (out.dx) out.dx[at.at[0]] = static_cast<T>(d * F::dx(x, t, k));
     if (out.dt) out.dt[at.at[3]] = static_cast<T>(d * F::dt(x, t, k));
@@ -336,11 +337,13 @@ void backward(Cuda& cuda, const PointwiseLossBackward& args) {
                        args.t.as<T>(),
                        {args.weight.as<A>(), repeats(plan, 4)},
                        {args.pos_weight.as<A>(), repeats(plan, 5)},
-                       static_cast<A>(args.beta)};
+                       usable_beta<A>(args.beta),
+                       A(1) / usable_beta<A>(args.beta)};
+  const bool is_mean = args.reduction == Reduction::mean;
   const Slopes<T> out{args.dx.as<T>(),
                       args.dt.as<T>(),
                       {args.dy.as<A>(), repeats(plan, 6)},
-                      args.reduction == Reduction::mean ? static_cast<A>(plan.count) : A(1)};
+                      static_cast<A>(is_mean ? 1.0 / static_cast<double>(plan.count) : 1.0)};
   const std::array<const AnyView*, 7> views{&first,       &args.x,          &args.t, &args.dt,
                                             &args.weight, &args.pos_weight, &args.dy};
   if (is_packed<7>(plan, views, 16, 4)) {

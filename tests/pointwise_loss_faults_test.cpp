@@ -96,6 +96,13 @@ void beta_zero(Device device) {
     const double tiny = dtype == DType::f16 ? 6e-8 : 1e-8;
     const Result r = run_each({tiny, -1, 0}, {0, 0, 0}, dtype, device, smooth);
     EXPECT_EQ(r.dx, (std::vector<double>{1, -1, 0})) << to_string(dtype);
+    for (const double small : {1e-39, 5e-324}) {  // of which the reciprocal may be infinite
+      const Result same =
+          run_each({tiny, -1, 0}, {0, 0, 0}, dtype, device, [&](const Tensor& x, const Tensor& t) {
+            return smooth_l1_loss(x, t, Reduction::sum, small);
+          });
+      EXPECT_EQ(same.dx, r.dx) << to_string(dtype);
+    }
     const Result l1 =
         run_each({tiny, -1, 0}, {0, 0, 0}, dtype, device,
                  [](const Tensor& x, const Tensor& t) { return l1_loss(x, t, Reduction::sum); });

@@ -4,7 +4,7 @@
 //
 //   none: loss_i = weight_i·f(x_i, t_i);   sum: Σ loss_i;   mean: Σ loss_i / count
 //
-// backward, with d_i = dy_i for none, dy for sum and dy / count for mean
+// backward, with d_i = dy_i for none, dy for sum and dy·(1 / count) for mean
 //   dx_i = d_i·weight_i·f'_x(x_i, t_i),   dt_i = d_i·weight_i·f'_t(x_i, t_i)
 //
 // Formulas: https://pytorch.org/docs/stable/nn.html#loss-functions. Saved for backward: x and t.
@@ -22,8 +22,16 @@ namespace gradus {
 template <class V>
 struct LossNumbers {
   V beta;        // of smooth L1
+  V per_beta;    // 1 / beta
   V pos_weight;  // of binary cross-entropy
 };
+
+// beta as it is computed with: 0 where 1 / beta would be infinite.
+template <class A>
+GRADUS_HD A usable_beta(double beta) {
+  const A value = static_cast<A>(beta);
+  return A(1) / value > std::numeric_limits<A>::max() ? A(0) : value;
+}
 
 namespace detail {
 // The sign of d; 0 at 0 and NaN for NaN.
@@ -83,12 +91,12 @@ struct SmoothL1Loss {
   template <class V>
   GRADUS_HD static V f(V x, V t, const LossNumbers<V>& k) {
     const V d = abs_of(x - t);
-    return select(d < k.beta, V(0.5) * d * (d / k.beta), d - V(0.5) * k.beta);
+    return select(d < k.beta, V(0.5) * d * (d * k.per_beta), d - V(0.5) * k.beta);
   }
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>& k) {
     const V d = x - t;
-    return select(abs_of(d) < k.beta, d / k.beta, detail::sign(d));
+    return select(abs_of(d) < k.beta, d * k.per_beta, detail::sign(d));
   }
   template <class V>
   GRADUS_HD static V dt(V x, V t, const LossNumbers<V>& k) {
@@ -114,7 +122,7 @@ struct BceWithLogitsLoss {
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>& k) {
     const V e = exp_of(-abs_of(x));
-    const V near = V(1) / (V(1) + e), far = e * near;  // s(|x|), s(-|x|)
+    const V near = reciprocal_of(V(1) + e), far = e * near;  // s(|x|), s(-|x|)
     const V plus = select(x > V(0), near, far), minus = select(x > V(0), far, near);
     return (V(1) - t) * plus - k.pos_weight * t * minus;
   }
