@@ -138,6 +138,23 @@ TEST_P(TapeOps, D025_GradientsAddUp) {
   }
 }
 
+// The upstream gradient keeps its values, and nothing depends on whether somebody else holds it.
+TEST_P(TapeOps, D024_UpstreamIsOnlyRead) {
+  for (const OpCase& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const auto arrays = draw_inputs(c, DType::f64, 11);
+    const auto held = inputs_of(c, arrays), alone = inputs_of(c, arrays);
+    Tensor y = c.forward(held);
+    const Tensor dy = upstream_of(y, 12);
+    const std::vector<double> before = dy.to_vector<double>();
+    y.backward(dy);
+    EXPECT_EQ(dy.to_vector<double>(), before);
+    y = c.forward(alone);
+    y.backward(upstream_of(y, 12));
+    EXPECT_EQ(gradients(alone), gradients(held));
+  }
+}
+
 // An op between others passes on what comes down: whatever path its forward takes is recorded.
 TEST_P(TapeOps, D028_LayersBeforeLearn) {
   for (const OpCase& c : cases()) {
