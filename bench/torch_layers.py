@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`gradus bench layers` and PyTorch in turn, layer by layer, on one GPU: a table of ratios.
 
-    python3 bench/torch_layers.py --gradus build/gradus [--layer NAME]... [--dtype f32,bf16]
-                                  [--compile] [--json FILE]
+    python3 bench/torch_layers.py --gradus build/gradus [--layer NAME]... [--case TEXT]
+                                  [--dtype f32,bf16] [--cold | --warm] [--compile] [--json FILE]
 
 A ratio above 1 means that gradus is faster than the better of PyTorch's eager mode and, with
 --compile, torch.compile. Both sides run many calls in one CUDA graph, so that no host time counts;
@@ -150,12 +150,13 @@ def rival(row, compiled):
     return [min((times[side], mode) for mode, times in modes.items()) for side in (0, 1)]
 
 
-def run_gradus(program, layer, dtypes):
+def run_gradus(args, layer):
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/rows.json"
-        subprocess.run([program, "bench", "layers", "--device", "cuda", "--layer", layer,
-                        "--dtype", dtypes, "--json", path],
-                       check=True, stdout=subprocess.DEVNULL)
+        command = [args.gradus, "bench", "layers", "--device", "cuda", "--layer", layer,
+                   "--case", args.case, "--dtype", args.dtype, "--json", path]
+        command += [flag for flag in ("--cold", "--warm") if getattr(args, flag[2:])]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(path, encoding="utf-8") as file:
             return json.load(file)
 
@@ -168,7 +169,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gradus", required=True)
     parser.add_argument("--layer", action="append", choices=LAYERS)
+    parser.add_argument("--case", default="", help="only cases whose name has this in it")
     parser.add_argument("--dtype", default="f32,bf16")
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--compile", action="store_true",
                         help="also torch.compile, of cold operands (minutes)")
     parser.add_argument("--json")
@@ -178,7 +182,7 @@ def main():
     print(f"{'':54}{'gradus ms':>10}{'% copy':>8}{'PyTorch ms':>11}{'ratio':>7}")
     rows = []
     for layer in args.layer or LAYERS:
-        for row in run_gradus(args.gradus, layer, args.dtype)["rows"]:
+        for row in run_gradus(args, layer)["rows"]:
             best = rival(row, args.compile and row["cold"])
             name = f"{layer} {row['case']} {row['shape']} {row['dtype']}"
             name += " cold" if row["cold"] else " warm"
