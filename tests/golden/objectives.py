@@ -81,6 +81,50 @@ def losses():
     return cases
 
 
+def cross_entropy_pixels():
+    """A label per pixel."""
+    source = Source(24)
+    cases = []
+    for shape, reduction, smoothing, ignored, weighted in [
+        ((2, 4, 3), "none", 0.1, -100, True),
+        ((2, 3, 2, 4), "mean", 0.0, 1, True),
+        ((1, 5, 2, 3), "mean", 0.2, 2, False),
+        ((2, 3, 2, 2), "sum", 0.1, -100, True),
+    ]:
+        positions = (shape[0], *shape[2:])
+        labels = source.labels(torch.Size(positions).numel(), shape[1]).reshape(positions)
+        weight = source.tensor(shape[1], low=0.25, high=2.0) if weighted else None
+        args = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignored}
+        record = case("pixels", source, args, {"x": source.tensor(*shape)},
+                      lambda x: F.cross_entropy(x, labels, weight, **args))
+        record["inputs"]["labels"] = dump(labels)
+        if weighted:
+            record["inputs"]["weight"] = dump(weight)
+        cases.append(record)
+    return cases
+
+
+def clip_grad():
+    """Gradients of three parameters before and after clipping."""
+    source = Source(25)
+    cases = []
+    for name, limit, norm_type in [("norm", 2.5, 2.0), ("norm", 100.0, 2.0), ("norm", 3.0, 1.0),
+                                   ("norm", 0.5, float("inf")), ("value", 0.75, None)]:
+        parameters = [torch.zeros(shape, requires_grad=True) for shape in ((3, 2), (4,), (1,))]
+        for parameter in parameters:
+            parameter.grad = source.tensor(*parameter.shape)
+        record = {"name": name, "limit": limit, "norm_type": str(norm_type),
+                  "before": [dump(parameter.grad) for parameter in parameters]}
+        if name == "norm":
+            norm = torch.nn.utils.clip_grad_norm_(parameters, limit, norm_type)
+            record["norm"] = norm.item()
+        else:
+            torch.nn.utils.clip_grad_value_(parameters, limit)
+        record["after"] = [dump(parameter.grad) for parameter in parameters]
+        cases.append(record)
+    return cases
+
+
 class Muon(torch.optim.Optimizer):
     """The algorithm in the documentation of torch.optim.Muon, which this PyTorch has not."""
 
@@ -143,4 +187,4 @@ def optimizers():
     return cases
 
 
-FILES = [reductions, losses, optimizers]
+FILES = [reductions, losses, optimizers, cross_entropy_pixels, clip_grad]
