@@ -2,6 +2,8 @@
 // reductions to few outputs are cut into slices that the threads share.
 #pragma once
 
+#include <utility>
+
 #include "core/ops/partial.h"
 #include "cpu/lanes_math.h"
 #include "cpu/reduce_plan.h"
@@ -172,6 +174,54 @@ PartOf<F, A> merge_lanes(PartOf<F, Lanes<A>> part) {
   return lane_of<F, A>(part, 0);
 }
 
+template <class A, int... I>
+inline __attribute__((always_inline)) void interleave(Lanes<A> a, Lanes<A> b, Lanes<A>& low,
+                                                      Lanes<A>& high,
+                                                      std::integer_sequence<int, I...>) {
+  constexpr int n = static_cast<int>(kLaneCount<A>);
+  low = __builtin_shufflevector(a, b, (I / 2 + I % 2 * n)...);
+  high = __builtin_shufflevector(a, b, (n / 2 + I / 2 + I % 2 * n)...);
+}
+
+// All lanes of part l merged into lane l, for kLaneCount parts at once and in the order that
+// merge_lanes() has. Changes them.
+template <class F, class A>
+PartOf<F, Lanes<A>> merge_lanes_of_each(PartOf<F, Lanes<A>>* parts) {
+  constexpr int n = static_cast<int>(kLaneCount<A>);
+  for (int pairs = n / 2; pairs > 0; pairs /= 2) {
+    for (int i = 0; i < pairs; ++i) {
+      PartOf<F, Lanes<A>> low, high;
+      for (int k = 0; k < F::kFields; ++k) {
+        interleave<A>(parts[i].v[k], parts[i + pairs].v[k], low.v[k], high.v[k],
+                      std::make_integer_sequence<int, n>());
+      }
+      parts[i] = F::template merge<Math>(low, high);
+    }
+  }
+  return parts[0];
+}
+
+// Outputs [begin, end) whose sets are single rows.
+template <class F, class T, class Write>
+void reduce_rows(const ReducePlan& plan, const T* x, int64_t begin, int64_t end,
+                 const Write& write) {
+  using A = acc_t<T>;
+  constexpr int64_t lanes = kLaneCount<A>;
+  PartOf<F, Lanes<A>> parts[lanes];
+  for (int64_t o = begin; o < end; o += lanes) {
+    const int64_t count = std::min(lanes, end - o);
+    for (int64_t r = 0; r < lanes; ++r) parts[r] = F::template identity<Lanes<A>>();
+    for (int64_t r = 0; r < count; ++r) {
+      take_strided_row<F>(parts[r], x + offset_of(o + r, plan.kept, plan.kept_x), plan.run_x,
+                          plan.run);
+    }
+    const PartOf<F, Lanes<A>> merged = merge_lanes_of_each<F, A>(parts);
+    for (int64_t r = 0; r < count; ++r) {
+      write(offset_of(o + r, plan.kept, plan.kept_y), lane_of<F, A>(merged, r));
+    }
+  }
+}
+
 // Calls write(offset in y, part) for every output. x is not empty.
 template <class F, class T, class Write>
 void reduce_all(Cpu& cpu, const ReducePlan& plan, const T* x, const Write& write) {
@@ -186,6 +236,7 @@ void reduce_all(Cpu& cpu, const ReducePlan& plan, const T* x, const Write& write
   const int64_t unit_work = plan.blocks * std::min(plan.run, plan.block) * plan.width;
   const int64_t grain = plan.slices > 1 ? 1 : std::max<int64_t>(1, kTile / unit_work);
   parallel_tiles(cpu, plan.units * plan.slices, grain, [&](int64_t begin, int64_t end) {
+    if (!plan.by_columns && plan.blocks == 1) return reduce_rows<F>(plan, x, begin, end, write);
     PartOf<F, Lanes<A>> parts[kColumns / lanes];
     for (int64_t i = begin; i < end; ++i) {
       const int64_t unit = i / plan.slices, slice = i % plan.slices;

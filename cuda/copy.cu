@@ -60,52 +60,94 @@ __global__ void __launch_bounds__(kElementThreads)
 }
 
 // Both sides step through the innermost axis of y by 1, or x repeats one element along it, as a
-// gradient does that comes from a sum.
-// grid:  1-D, any number of blocks; a thread takes packs of 16 bytes of y
+// gradient does that comes from a sum: y in packs of 16 bytes.
+struct PackedRows {
+  StridedPlan<2> rows = {};   // offsets of a row in y and in x
+  StridedPlan<2> packs = {};  // the same walk, one pack at a time
+  int64_t per_row = 0;        // packs
+  bool repeats = false;       // x has one element per row
+};
+
+template <class Word, bool kRepeats>
+__device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) {
+  if constexpr (kRepeats) {
+    return repeat_pack<kFullPack<Word>>(*x);
+  } else {
+    return load_pack<kFullPack<Word>>(x);
+  }
+}
+
+// grid:  1-D, any number of blocks; a thread takes single packs
 // bytes: fewest = actual
 template <class Word, bool kRepeats>
 __global__ void __launch_bounds__(kElementThreads)
     copy_packs(Word* __restrict__ y, const Word* __restrict__ x,
                const __grid_constant__ StridedPlan<2> packs) {
-  constexpr int N = kFullPack<Word>;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs.count;
        i += step) {
     const StridedOffsets<2> at = packs.offsets(i);
-    Pack<Word, N> pack;
-    if constexpr (kRepeats) {
-      const Word word = x[at.at[1]];
-#pragma unroll
-      for (int j = 0; j < N; ++j) pack[j] = word;
-    } else {
-      pack = load_pack<N>(x + at.at[1]);
-    }
-    store_pack(y + at.at[0], pack);
+    store_pack(y + at.at[0], read_pack<Word, kRepeats>(x + at.at[1]));
   }
 }
 
-// The same walk in packs of `width` elements, if y and x can be accessed so.
-std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy& args,
-                                         int64_t width) {
+// grid:  1-D, a block per row, so that no thread divides an index per pack
+// bytes: fewest = actual
+template <class Word, bool kRepeats>
+__global__ void __launch_bounds__(kElementThreads)
+    copy_packed_rows(Word* __restrict__ y, const Word* __restrict__ x,
+                     const __grid_constant__ StridedPlan<2> rows, int per_row) {
+  constexpr int N = kFullPack<Word>;
+  const StridedOffsets<2> at = rows.offsets(blockIdx.x);
+  Word* to = y + at.at[0];
+  const Word* from = x + at.at[1];
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < per_row; i += static_cast<int>(blockDim.x)) {
+    store_pack(to + i * N, read_pack<Word, kRepeats>(kRepeats ? from : from + i * N));
+  }
+}
+
+// The walk in packs of `width` elements, if y and x can be accessed so.
+std::optional<PackedRows> plan_packs(const StridedPlan<2>& plan, const Copy& args, int64_t width) {
   const int last = plan.rank - 1;
   if (plan.rank == 0 || plan.extents[last] % width != 0) return {};
-  const bool repeats = plan.strides[1][last] == 0;
-  const int64_t element = size_of(args.y.dtype);
-  const void* x = repeats ? args.y.data : args.x.data;
+  PackedRows result{.per_row = plan.extents[last] / width, .repeats = plan.strides[1][last] == 0};
+  const void* x = result.repeats ? args.y.data : args.x.data;
   if (plan.strides[0][last] != 1 || plan.strides[1][last] > 1 ||
-      pack_width(element, {args.y.data, x}, {}) != width) {
+      pack_width(size_of(args.y.dtype), {args.y.data, x}, {}) != width) {
     return {};
   }
   Shape extents;
   std::array<Strides, 2> strides;
-  for (int axis = 0; axis <= last; ++axis) {
+  for (int axis = 0; axis < last; ++axis) {
     const int64_t in_y = plan.strides[0][axis], in_x = plan.strides[1][axis];
-    if (axis < last && (in_y % width != 0 || (!repeats && in_x % width != 0))) return {};
-    extents.append(axis < last ? plan.extents[axis] : plan.extents[axis] / width);
-    strides[0].append(axis < last ? in_y : width);
-    strides[1].append(axis < last ? in_x : in_x * width);
+    if (in_y % width != 0 || (!result.repeats && in_x % width != 0)) return {};
+    extents.append(plan.extents[axis]);
+    strides[0].append(in_y);
+    strides[1].append(in_x);
   }
-  return StridedPlan<2>(extents, strides);
+  result.rows = StridedPlan<2>(extents, strides);
+  extents.append(result.per_row);
+  strides[0].append(width);
+  strides[1].append(result.repeats ? 0 : width);
+  result.packs = StridedPlan<2>(extents, strides);
+  return result;
+}
+
+template <class Word, bool kRepeats>
+void copy_packed(Cuda& cuda, Word* y, const Word* x, const PackedRows& plan) {
+  const bool by_rows = plan.per_row >= 128 && plan.per_row <= 8192 && plan.rows.count <= kMaxGridX;
+  if (by_rows) {
+    // Four packs per thread, whole warps.
+    const int64_t threads = std::min<int64_t>(kElementThreads, ceil_div(plan.per_row, 128) * 32);
+    copy_packed_rows<Word, kRepeats>
+        <<<exact_blocks(plan.rows.count, "copy"), static_cast<unsigned>(threads), 0,
+           cuda.stream()>>>(y, x, plan.rows, static_cast<int>(plan.per_row));
+  } else {
+    copy_packs<Word, kRepeats>
+        <<<stepping_blocks(plan.packs.count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
+            y, x, plan.packs);
+  }
 }
 
 // A batch of matrices whose rows lie together in x and whose columns lie together in y, as NCHW and
@@ -186,10 +228,11 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
     const auto bytes = static_cast<size_t>(plan.count) * sizeof(Word);
     cuda_check(cuda, cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
   } else if (const auto packs = plan_packs(plan, args, kFullPack<Word>)) {
-    const bool repeats = plan.strides[1][plan.rank - 1] == 0;
-    const auto kernel = repeats ? copy_packs<Word, true> : copy_packs<Word, false>;
-    kernel<<<stepping_blocks(packs->count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
-        y, x, *packs);
+    if (packs->repeats) {
+      copy_packed<Word, true>(cuda, y, x, *packs);
+    } else {
+      copy_packed<Word, false>(cuda, y, x, *packs);
+    }
   } else if (const auto transpose = plan_transpose(plan)) {
     const int64_t tiles = transpose->batch.count * transpose->row_tiles * transpose->column_tiles;
     copy_transposed_tile<<<exact_blocks(tiles, "copy"), dim3(kTileSide, kTileThreadRows), 0,

@@ -24,6 +24,19 @@ struct MergeParts {
   }
 };
 
+// N neighbouring values, as accesses of up to 16 bytes.
+template <int N, class S, class A>
+__device__ __forceinline__ void store_values(S* to, const A (&values)[N]) {
+  constexpr int kWidth = N < kFullPack<S> ? N : kFullPack<S>;
+#pragma unroll
+  for (int first = 0; first < N; first += kWidth) {
+    Pack<S, kWidth> pack;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) pack[j] = static_cast<S>(values[first + j]);
+    store_pack(to + first, pack);
+  }
+}
+
 // Where finished sets go, or the parts of their chunks.
 template <class T>
 struct ReduceOutput {
@@ -33,6 +46,7 @@ struct ReduceOutput {
   A* stat0 = nullptr;  // may stay so
   A* stat1 = nullptr;
   double parameter = 0;
+  bool packed = false;   // along the columns in steps of 1, and aligned for packs
   A* partial = nullptr;  // [fields, chunks, outputs]; null for a single chunk
 
   template <class F>
@@ -45,6 +59,34 @@ struct ReduceOutput {
     }
     if (stat0 != nullptr) stat0[at] = result.stat0;
     if (stat1 != nullptr) stat1[at] = result.stat1;
+  }
+  // N neighbouring columns.
+  template <class F, int N>
+  __device__ __forceinline__ void write(int64_t at, int64_t step,
+                                        const PartOf<F, A> (&parts)[N]) const {
+    if constexpr (N > 1) {
+      if (packed) return write_packs<F>(at, parts);
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) write<F>(at + j * step, parts[j]);
+  }
+  template <class F, int N>
+  __device__ __forceinline__ void write_packs(int64_t at, const PartOf<F, A> (&parts)[N]) const {
+    A ys[N], stats0[N], stats1[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const Reduced<A> result = F::template finish<DeviceMath>(parts[j], parameter);
+      ys[j] = result.y;
+      stats0[j] = result.stat0;
+      stats1[j] = result.stat1;
+    }
+    if (wide) {
+      store_values(static_cast<A*>(y) + at, ys);
+    } else {
+      store_values(static_cast<T*>(y) + at, ys);
+    }
+    if (stat0 != nullptr) store_values(stat0 + at, stats0);
+    if (stat1 != nullptr) store_values(stat1 + at, stats1);
   }
   template <class F>
   __device__ __forceinline__ void write_partial(const ReducePlan<1>& plan, int64_t chunk, int64_t o,
@@ -112,9 +154,45 @@ __device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const
   }
 }
 
+// The share of this thread in the sets along x.
+struct RowUnit {
+  int lanes, lane;
+  bool is_inside;  // threads beyond the last output have nothing to do, but stay for the shuffles
+  int64_t output, chunk, begin, end;
+
+  template <int X>
+  __device__ __forceinline__ explicit RowUnit(const ReducePlan<X>& plan)
+      : lanes(plan.lanes), lane(static_cast<int>(threadIdx.x) & (lanes - 1)) {
+    const int64_t unit =
+        int64_t{blockIdx.x} * (kReduceThreads / lanes) + static_cast<int>(threadIdx.x) / lanes;
+    output = plan.chunks == 1 ? unit : unit / plan.chunks;
+    chunk = unit - output * plan.chunks;
+    is_inside = output < plan.outputs;
+    if (!is_inside) output = 0;
+    begin = is_inside ? chunk * plan.chunk_size : 0;
+    end = is_inside ? min(begin + plan.chunk_size, plan.reduced.count) : 0;
+  }
+};
+
+// Where this thread's columns lie.
+template <int X>
+struct ColumnUnit {
+  bool is_inside;
+  int64_t outer, column;  // column counts elements
+
+  __device__ __forceinline__ ColumnUnit(const ReducePlan<X>& plan, int64_t tile, int width) {
+    const int64_t pack = tile * blockDim.x + threadIdx.x;
+    outer = pack <= INT32_MAX
+                ? static_cast<int64_t>(plan.column_divisor.quotient(static_cast<uint32_t>(pack)))
+                : pack / plan.column_packs;
+    column = (pack - outer * plan.column_packs) * width;
+    is_inside = outer < plan.kept.count;
+  }
+};
+
 // math:   y[o] = the reduction of the items of output o
-// grid:   1-D; a warp per output, eight outputs to a block, or a block per chunk of an output, the
-//         chunks of an output side by side
+// grid:   1-D; plan.lanes threads per output, neighbouring outputs side by side, or a block per
+//         chunk of an output, the chunks of an output side by side
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
 // smem:   one part per warp
@@ -125,33 +203,29 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kUnroll = 4;
-  const bool by_warp = plan.mapping == ReduceMapping::warp_per_output;
-  const int lanes = by_warp ? kWarp : kReduceThreads;
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int64_t unit = by_warp ? int64_t{blockIdx.x} * (kReduceThreads / kWarp) +
-                                     static_cast<int>(threadIdx.x) / kWarp
-                               : int64_t{blockIdx.x};
-  const int64_t o = plan.chunks == 1 ? unit : unit / plan.chunks;
-  if (o >= plan.outputs) return;  // whole warps, and never where a block shares an output
-  const int64_t chunk = unit - o * plan.chunks;
-  const int64_t begin = chunk * plan.chunk_size;
-  const int64_t end = min(begin + plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<2> at = plan.kept.offsets(o);
+  const RowUnit of(plan);
+  const StridedOffsets<2> at = plan.kept.offsets(of.output);
   PartOf<F, A> part = F::template identity<A>();
-  int64_t i = begin + lane;
-  for (; i + (kUnroll - 1) * lanes < end; i += kUnroll * lanes) {
-    take_row<F, kUnroll, N>(part, x + at.at[0], plan.reduced, i, lanes);
+  int64_t i = of.begin + of.lane;
+  for (; i + (kUnroll - 1) * of.lanes < of.end; i += kUnroll * of.lanes) {
+    take_row<F, kUnroll, N>(part, x + at.at[0], plan.reduced, i, of.lanes);
   }
-  for (; i < end; i += lanes) take_row<F, 1, N>(part, x + at.at[0], plan.reduced, i, lanes);
+  for (; i < of.end; i += of.lanes) {
+    take_row<F, 1, N>(part, x + at.at[0], plan.reduced, i, of.lanes);
+  }
   start_next_kernel();
-  if (by_warp) {
-    part = warp_reduce(part, MergeParts<F>{});
+  if (of.lanes <= kWarp) {
+    for (int mask = 1; mask < of.lanes; mask *= 2) {
+      const PartOf<F, A> other = detail::shuffle_xor(part, mask);
+      part = (of.lane & mask) != 0 ? F::template merge<DeviceMath>(other, part)
+                                   : F::template merge<DeviceMath>(part, other);
+    }
   } else {
     part = block_reduce(part, MergeParts<F>{}, F::template identity<A>());
   }
-  if (lane != 0) return;
+  if (of.lane != 0 || !of.is_inside) return;
   if (output.partial != nullptr) {
-    output.template write_partial<F>(plan, chunk, o, part);
+    output.template write_partial<F>(plan, of.chunk, of.output, part);
   } else {
     output.template write<F>(at.at[1], part);
   }
@@ -172,18 +246,15 @@ __global__ void __launch_bounds__(kReduceThreads, 2)
   __shared__ A slots[F::kFields][N][kReduceThreads];
   const int64_t chunk = plan.chunks == 1 ? 0 : blockIdx.x / plan.tiles;
   const int64_t tile = blockIdx.x - chunk * plan.tiles;
-  const int64_t pack = tile * blockDim.x + threadIdx.x;
-  const int64_t outer = pack / plan.column_packs;
-  const int64_t column = (pack - outer * plan.column_packs) * N;
-  const bool is_inside = outer < plan.kept.count;
+  const ColumnUnit<1> of(plan, tile, N);
   const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<2> at = plan.kept.offsets(is_inside ? outer : 0);
+  const StridedOffsets<2> at = plan.kept.offsets(of.is_inside ? of.outer : 0);
   // 1 rows
   PartOf<F, A> parts[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) parts[j] = F::template identity<A>();
-  if (is_inside) {
-    const T* from = x + at.at[0] + column * plan.column[0];
+  if (of.is_inside) {
+    const T* from = x + at.at[0] + of.column * plan.column[0];
     const int64_t step = blockDim.y;
     int64_t i = chunk * plan.chunk_size + threadIdx.y;
     for (; i + (kUnroll - 1) * step < end; i += kUnroll * step) {
@@ -215,14 +286,15 @@ __global__ void __launch_bounds__(kReduceThreads, 2)
     }
   }
   // 3 write
-  if (threadIdx.y != 0 || !is_inside) return;
+  if (threadIdx.y != 0 || !of.is_inside) return;
+  if (output.partial == nullptr) {
+    output.template write<F, N>(at.at[1] + of.column * plan.column[1], plan.column[1], parts);
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    if (output.partial != nullptr) {
-      output.template write_partial<F>(plan, chunk, outer * plan.columns + column + j, parts[j]);
-    } else {
-      output.template write<F>(at.at[1] + (column + j) * plan.column[1], parts[j]);
-    }
+    output.template write_partial<F>(plan, chunk, of.outer * plan.columns + of.column + j,
+                                     parts[j]);
   }
 }
 
@@ -258,8 +330,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 // Blocks of kReduceThreads threads for the units of a plan of either direction.
 template <int X>
 unsigned row_blocks(const ReducePlan<X>& plan, std::string_view op) {
-  const int64_t per_block =
-      plan.mapping == ReduceMapping::warp_per_output ? kReduceThreads / kWarp : 1;
+  const int64_t per_block = kReduceThreads / plan.lanes;
   return exact_blocks(ceil_div(plan.outputs * plan.chunks, per_block), op);
 }
 template <int X>
@@ -293,6 +364,9 @@ void reduce_forward(Cuda& cuda, const AnyView& x, const AnyView& y, ReduceOutput
   using A = acc_t<T>;
   const ReducePlan<1> plan = plan_reduce(x, y);
   const auto bytes = static_cast<size_t>(plan.chunks * plan.outputs * F::kFields) * sizeof(A);
+  output.packed =
+      plan.packed && plan.column[1] == 1 &&
+      steps_in_packs(plan.kept, 1, kReducePack<T>, {y.data, output.stat0, output.stat1});
   output.partial = plan.chunks > 1 ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;
   if (plan.packed) {
     launch_reduce_forward<F, kReducePack<T>>(cuda, x.as<T>(), plan, output, op);

@@ -62,99 +62,122 @@ __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatis
   }
 }
 
-// Calls f(u, offsets) for the U items i, i + step, ...
-template <int U>
-__device__ __forceinline__ void item_offsets(StridedOffsets<2> (&at)[U],
-                                             const StridedPlan<2>& items, int64_t i, int64_t step) {
+// U items of N elements: where they lie, and x.
+template <int U, int N, class T>
+struct Items {
+  StridedOffsets<2> at[U];
+  Pack<T, N> packs[U];
+
+  // Those at i, i + step, ...
+  __device__ __forceinline__ void load(const T* x, const StridedPlan<2>& items, int64_t i,
+                                       int64_t step) {
 #pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const int64_t item = i + u * step;
-    if (items.rank <= 1) {
-      at[u] = {{item * items.strides[0][0], item * items.strides[1][0]}};
-    } else {
-      at[u] = items.offsets(item);
+    for (int u = 0; u < U; ++u) {
+      const int64_t item = i + u * step;
+      if (items.rank <= 1) {
+        at[u] = {{item * items.strides[0][0], item * items.strides[1][0]}};
+      } else {
+        at[u] = items.offsets(item);
+      }
     }
+#pragma unroll
+    for (int u = 0; u < U; ++u) packs[u] = load_pack<N>(x + at[u].at[1]);
+  }
+  // Their gradients; element j has the terms j % kTerms (one set, or a set per column).
+  template <class F, int kTerms, class Terms>
+  __device__ __forceinline__ void write(T* dx, const Terms (&terms)[kTerms]) const {
+    using A = acc_t<T>;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      A values[N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        values[j] = F::template dx<DeviceMath>(static_cast<A>(packs[u][j]), terms[j % kTerms]);
+      }
+      store_pack(dx + at[u].at[0], round_pack<T>(values));
+    }
+  }
+};
+
+// dx of the items [i, end) in steps; the first loads are under way before `terms_of` fetches the
+// terms.
+template <class F, int N, class T, class TermsOf>
+__device__ __forceinline__ void write_gradients(T* dx, const T* x, const StridedPlan<2>& plan,
+                                                int64_t i, int64_t end, int64_t step,
+                                                const TermsOf& terms_of) {
+  constexpr int kUnroll = 4;
+  Items<kUnroll, N, T> items;
+  bool is_full = i + (kUnroll - 1) * step < end;
+  if (is_full) items.load(x, plan, i, step);
+  typename TermsOf::Terms terms;
+  terms_of(terms);
+  while (is_full) {
+    items.template write<F>(dx, terms);
+    i += kUnroll * step;
+    is_full = i + (kUnroll - 1) * step < end;
+    if (is_full) items.load(x, plan, i, step);
+  }
+  for (; i < end; i += step) {
+    Items<1, N, T> last;
+    last.load(x, plan, i, step);
+    last.template write<F>(dx, terms);
   }
 }
 
-// dx of U items of N elements; element j has the terms j % kTerms (one set, or a set per column).
-template <class F, int U, int N, int kTerms, class T, class Terms>
-__device__ __forceinline__ void write_items(T* dx, const T* x, const Terms (&terms)[kTerms],
-                                            const StridedPlan<2>& items, int64_t i, int64_t step) {
-  using A = acc_t<T>;
-  StridedOffsets<2> at[U];
-  item_offsets<U>(at, items, i, step);
-  Pack<T, N> packs[U];
-#pragma unroll
-  for (int u = 0; u < U; ++u) packs[u] = load_pack<N>(x + at[u].at[1]);
-#pragma unroll
-  for (int u = 0; u < U; ++u) {
-    A values[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      values[j] = F::template dx<DeviceMath>(static_cast<A>(packs[u][j]), terms[j % kTerms]);
-    }
-    store_pack(dx + at[u].at[0], round_pack<T>(values));
+template <class F, class T>
+struct TermsOfSet {
+  using Terms = typename F::template Terms<acc_t<T>>[1];
+  const ReduceStatistics<T>& statistics;
+  int64_t at;
+  __device__ __forceinline__ void operator()(Terms& terms) const {
+    terms[0] = statistics.template terms<F>(at);
   }
-}
+};
+
+template <class F, int N, class T>
+struct TermsOfColumns {
+  using Terms = typename F::template Terms<acc_t<T>>[N];
+  const ReduceStatistics<T>& statistics;
+  int64_t at, step;
+  __device__ __forceinline__ void operator()(Terms& terms) const {
+    load_terms<F, N>(terms, statistics, at, step);
+  }
+};
 
 // math:   dx = the gradient of each item of output o
-// grid:   1-D; a warp per output, eight outputs to a block, or a block per chunk of an output
+// grid:   1-D; plan.lanes threads per output, or a block per chunk of an output
 // passes: 1
 // bytes:  fewest = actual: x read, dx written
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_backward_rows(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                          const ReduceStatistics<T> statistics) {
-  constexpr int kUnroll = 4;
-  const bool by_warp = plan.mapping == ReduceMapping::warp_per_output;
-  const int lanes = by_warp ? kWarp : kReduceThreads;
-  const int64_t unit = by_warp ? int64_t{blockIdx.x} * (kReduceThreads / kWarp) +
-                                     static_cast<int>(threadIdx.x) / kWarp
-                               : int64_t{blockIdx.x};
-  const int64_t o = plan.chunks == 1 ? unit : unit / plan.chunks;
-  if (o >= plan.outputs) return;
-  const int64_t begin = (unit - o * plan.chunks) * plan.chunk_size;
-  const int64_t end = min(begin + plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<3> at = plan.kept.offsets(o);
-  const auto of_set = statistics.template terms<F>(at.at[2]);
-  const std::decay_t<decltype(of_set)> terms[1] = {of_set};
-  int64_t i = begin + static_cast<int>(threadIdx.x) % lanes;
-  for (; i + (kUnroll - 1) * lanes < end; i += kUnroll * lanes) {
-    write_items<F, kUnroll, N>(dx + at.at[0], x + at.at[1], terms, plan.reduced, i, lanes);
-  }
-  for (; i < end; i += lanes) {
-    write_items<F, 1, N>(dx + at.at[0], x + at.at[1], terms, plan.reduced, i, lanes);
-  }
+  const RowUnit of(plan);
+  if (!of.is_inside) return;
+  const StridedOffsets<3> at = plan.kept.offsets(of.output);
+  write_gradients<F, N>(dx + at.at[0], x + at.at[1], plan.reduced, of.begin + of.lane, of.end,
+                        of.lanes, TermsOfSet<F, T>{statistics, at.at[2]});
 }
 
-// grid:   1-D, tiles of columns fastest, then chunks of rows
+// grid:   1-D, the chunks of rows of a tile side by side: dx and x are walked nearly as they lie,
+// and
+//         dy and the statistics come from memory once
 // passes: 1
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_backward_columns(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                             const ReduceStatistics<T> statistics) {
-  using A = acc_t<T>;
-  constexpr int kUnroll = 4;
-  const int64_t chunk = plan.chunks == 1 ? 0 : blockIdx.x / plan.tiles;
-  const int64_t tile = blockIdx.x - chunk * plan.tiles;
-  const int64_t pack = tile * blockDim.x + threadIdx.x;
-  const int64_t outer = pack / plan.column_packs;
-  if (outer >= plan.kept.count) return;
-  const int64_t column = (pack - outer * plan.column_packs) * N;
+  const int64_t tile = plan.chunks == 1 ? int64_t{blockIdx.x} : blockIdx.x / plan.chunks;
+  const int64_t chunk = blockIdx.x - tile * plan.chunks;
+  const ColumnUnit<2> of(plan, tile, N);
+  if (!of.is_inside) return;
   const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<3> at = plan.kept.offsets(outer);
-  typename F::template Terms<A> terms[N];
-  load_terms<F, N>(terms, statistics, at.at[2] + column * plan.column[2], plan.column[2]);
-  T* to = dx + at.at[0] + column * plan.column[0];
-  const T* from = x + at.at[1] + column * plan.column[1];
-  const int64_t step = blockDim.y;
-  int64_t i = chunk * plan.chunk_size + threadIdx.y;
-  for (; i + (kUnroll - 1) * step < end; i += kUnroll * step) {
-    write_items<F, kUnroll, N>(to, from, terms, plan.reduced, i, step);
-  }
-  for (; i < end; i += step) write_items<F, 1, N>(to, from, terms, plan.reduced, i, step);
+  const StridedOffsets<3> at = plan.kept.offsets(of.outer);
+  write_gradients<F, N>(
+      dx + at.at[0] + of.column * plan.column[0], x + at.at[1] + of.column * plan.column[1],
+      plan.reduced, chunk * plan.chunk_size + threadIdx.y, end, blockDim.y,
+      TermsOfColumns<F, N, T>{statistics, at.at[2] + of.column * plan.column[2], plan.column[2]});
 }
 
 template <class F, int N, class T>

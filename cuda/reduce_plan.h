@@ -19,7 +19,7 @@ constexpr int reduce_pack(int64_t element) {
 }
 
 enum class ReduceMapping : uint8_t {
-  warp_per_output,   // short sets along x
+  lanes_per_output,  // short sets along x: a warp or a part of one for each
   block_per_output,  // long sets along x, in chunks where there are few outputs
   columns,           // sets across x: each thread takes whole packs of neighbouring outputs
 };
@@ -30,7 +30,7 @@ enum class ReduceMapping : uint8_t {
 // are packed, `reduced` or the columns count packs.
 template <int X>
 struct ReducePlan {
-  ReduceMapping mapping = ReduceMapping::warp_per_output;
+  ReduceMapping mapping = ReduceMapping::lanes_per_output;
   bool packed = false;           // 16 bytes at a time
   StridedPlan<X + 1> kept;       // offsets in the X tensors and in y
   StridedPlan<X> reduced;        // offsets in the X tensors
@@ -40,6 +40,8 @@ struct ReducePlan {
   int64_t column[X + 1] = {};    // its strides
   int64_t chunks = 1;            // a set is cut into so many parts,
   int64_t chunk_size = 0;        // of so many items of `reduced` each (the last may be shorter)
+  int lanes = kReduceThreads;    // sets along x: threads that share one, a power of two
+  FastDivisor column_divisor;    // by column_packs, for indices that fit 31 bits
   int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
   int64_t tiles = 1;             // columns: blocks side by side, over all kept axes
 };
@@ -50,8 +52,9 @@ inline constexpr int64_t kShortSet = 32;  // items below which threads work on o
 inline constexpr int64_t kWarpItems = 256;       // items up to which a warp is enough for a set,
 inline constexpr int64_t kManyWarpItems = 1024;  // or with so many outputs
 inline constexpr int64_t kManyOutputs = 4096;
-inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today
-inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block
+inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today,
+inline constexpr int64_t kFewBlocks = 512;          // and one
+inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 17;  // columns: enough to fill any card of today
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
 inline constexpr int64_t kLeastRows = 8;            // columns: rows that are worth a thread
@@ -134,6 +137,8 @@ ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
   if (axes.by_columns) {
     plan.mapping = ReduceMapping::columns;
     plan.column_packs = axes.columns / (plan.packed ? width : 1);
+    plan.column_divisor =
+        FastDivisor(static_cast<uint32_t>(std::min<int64_t>(plan.column_packs, int64_t(1) << 31)));
     const auto packs = static_cast<uint64_t>(plan.kept.count * plan.column_packs);
     plan.block_x = static_cast<int>(std::min<uint64_t>(kReduceThreads, std::bit_ceil(packs)));
   }
@@ -146,10 +151,22 @@ bool is_long(const ReducePlan<X>& plan) {
   return plan.reduced.count > (plan.outputs >= kManyOutputs ? kManyWarpItems : kWarpItems);
 }
 
-// Cuts the sets into chunks, and counts blocks.
+// Threads that share a short set: a warp, or so few that each has four items, as long as there are
+// enough of them.
 template <int X>
-void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most) {
-  const Chunks chunks = plan_chunks(plan.reduced.count, least, std::max<int64_t>(most, 1));
+int lanes_of(const ReducePlan<X>& plan) {
+  const int64_t items = plan.reduced.count;
+  auto lanes = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(items + 3) / 4));
+  lanes = std::min<int64_t>(lanes, 32);
+  while (lanes < 32 && lanes < items && plan.outputs * lanes < (1 << 16)) lanes *= 2;
+  return static_cast<int>(lanes);
+}
+
+// Cuts the sets into chunks of a multiple of `multiple` items, and counts blocks.
+template <int X>
+void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most, int64_t multiple = 1) {
+  const Chunks chunks =
+      plan_chunks(plan.reduced.count, least, std::max<int64_t>(most, 1), multiple);
   plan.chunks = chunks.count;
   plan.chunk_size = chunks.size;
   plan.tiles = ceil_div(plan.kept.count * plan.column_packs, plan.block_x);
@@ -191,10 +208,13 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   }
   if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
-    const int64_t most = std::max(detail::kWantedBlocks / plan.outputs,
-                                  ceil_div(items, kReduceThreads * detail::kLongestRun));
-    detail::set_chunks(plan, most > 1 ? detail::kLeastChunk : items, most);
+    const int64_t wanted = std::clamp(plan.outputs * items / (4 * detail::kLeastChunk),
+                                      detail::kFewBlocks, detail::kWantedBlocks);
+    const int64_t most =
+        std::max(wanted / plan.outputs, ceil_div(items, kReduceThreads * detail::kLongestRun));
+    detail::set_chunks(plan, most > 1 ? detail::kLeastChunk : items, most, detail::kLeastChunk);
   } else {
+    plan.lanes = detail::lanes_of(plan);
     detail::set_chunks(plan, items, 1);
   }
   return plan;
@@ -206,11 +226,12 @@ inline ReducePlan<2> plan_reduce_backward(const AnyView& dx, const AnyView& x, c
   const int64_t items = plan.reduced.count;
   int64_t size = items;
   if (plan.mapping == ReduceMapping::columns) {
-    const int64_t accesses = plan.kept.count * plan.column_packs * items;
-    size = kReduceThreads / plan.block_x * (accesses >= (1 << 23) ? 16 : 8);
+    size = kReduceThreads / plan.block_x * 8;
   } else if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
-    size = 8 * kReduceThreads;
+    size = (plan.outputs * items >= (1 << 23) ? 16 : 8) * kReduceThreads;
+  } else {
+    plan.lanes = detail::lanes_of(plan);
   }
   detail::set_chunks(plan, size, items);
   return plan;

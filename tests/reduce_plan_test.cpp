@@ -64,6 +64,13 @@ void expect_walks(const ReducePlan<X>& plan, int t, const Tensor& x, const Tenso
     EXPECT_GE(plan.tiles * plan.block_x, packs);
     EXPECT_LT((plan.tiles - 1) * plan.block_x, packs);
     EXPECT_EQ(kReduceThreads % plan.block_x, 0);
+    for (const int64_t pack : {int64_t{0}, packs / 2, packs - 1}) {
+      EXPECT_EQ(plan.column_divisor.quotient(static_cast<uint32_t>(pack)),
+                pack / plan.column_packs);
+    }
+  } else {
+    EXPECT_EQ(kReduceThreads % plan.lanes, 0);
+    EXPECT_EQ(plan.lanes > 32, plan.mapping == ReduceMapping::block_per_output);
   }
 }
 
@@ -113,17 +120,27 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   const ReducePlan<1> all = plan_of({1 << 24}, {1});
   EXPECT_EQ(all.mapping, ReduceMapping::block_per_output);
   EXPECT_TRUE(all.packed);
-  EXPECT_EQ(all.chunks, 4096);
+  EXPECT_EQ(all.chunks, 1024);
   const ReducePlan<1> channels = plan_of({256, 128, 56, 56}, {1, 128, 1, 1});
   EXPECT_EQ(channels.mapping, ReduceMapping::block_per_output);
-  EXPECT_EQ(channels.chunks, 32);
+  EXPECT_EQ(channels.chunks, 28);  // of whole turns of a block
   const ReducePlan<1> bias = plan_of({1 << 20, 32}, {1, 32});
   EXPECT_EQ(bias.mapping, ReduceMapping::columns);
   EXPECT_EQ(bias.block_x, 8);
   EXPECT_EQ(bias.chunks, 512);
-  EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::warp_per_output);
+  EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::lanes_per_output);
   EXPECT_EQ(plan_of({1 << 20, 7}, {1 << 20, 1}).mapping, ReduceMapping::columns);
-  EXPECT_EQ(plan_of({32768, 4096}, {32768, 1}).mapping, ReduceMapping::warp_per_output);
+  EXPECT_EQ(plan_of({32768, 4096}, {32768, 1}).mapping, ReduceMapping::lanes_per_output);
+}
+
+TEST(ReducePlans, ShortSetsShareAWarp) {
+  // Channels-last over the channels: 32 packs, 16 packs; four for each thread.
+  const Shape rows{1 << 20, 128}, kept{1 << 20, 1};
+  EXPECT_EQ(plan_reduce(view(rows), view(kept)).lanes, 8);
+  EXPECT_EQ(plan_reduce(view(rows, DType::bf16), view(kept, DType::bf16)).lanes, 4);
+  // Fewer of them have more threads each.
+  EXPECT_EQ(plan_reduce(view({1024, 128}), view({1024, 1})).lanes, 32);
+  EXPECT_EQ(plan_reduce(view({32768, 4096}), view({32768, 1})).lanes, 32);
 }
 
 TEST(ReducePlans, ColumnsHaveEnoughThreads) {

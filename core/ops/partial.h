@@ -44,18 +44,29 @@ GRADUS_HD V constant(double value) {
   return V{} + static_cast<number_t<V>>(value);
 }
 
-// Sum of U values, halves folded onto each other; U is a power of two.
+// Sum and product of U values, halves folded onto each other; U is a power of two. By recursion, so
+// that no compiler leaves the array in memory.
 template <class V, int U>
 GRADUS_HD V fold_sum(const V (&values)[U]) {
-  V sums[U];
-  GRADUS_UNROLL
-  for (int i = 0; i < U; ++i) sums[i] = values[i];
-  GRADUS_UNROLL
-  for (int half = U / 2; half > 0; half /= 2) {
+  if constexpr (U == 1) {
+    return values[0];
+  } else {
+    V sums[U / 2];
     GRADUS_UNROLL
-    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    for (int i = 0; i < U / 2; ++i) sums[i] = values[i] + values[i + U / 2];
+    return fold_sum(sums);
   }
-  return sums[0];
+}
+template <class V, int U>
+GRADUS_HD V fold_product(const V (&values)[U]) {
+  if constexpr (U == 1) {
+    return values[0];
+  } else {
+    V products[U / 2];
+    GRADUS_UNROLL
+    for (int i = 0; i < U / 2; ++i) products[i] = values[i] * values[i + U / 2];
+    return fold_product(products);
+  }
 }
 
 // What a reduction gives for a whole set: y, and the statistics that its gradient needs.

@@ -120,12 +120,7 @@ struct Prod {
       factors[i] = x[i] == zero ? one : x[i];
       zeros[i] = x[i] == zero ? one : zero;
     }
-    GRADUS_UNROLL
-    for (int half = U / 2; half > 0; half /= 2) {
-      GRADUS_UNROLL
-      for (int i = 0; i < half; ++i) factors[i] *= factors[i + half];
-    }
-    return {factors[0], fold_sum(zeros)};
+    return {fold_product(factors), fold_sum(zeros)};
   }
   template <class Math, class V>
   GRADUS_HD static Partial<V, 2> merge(const Partial<V, 2>& a, const Partial<V, 2>& b) {
