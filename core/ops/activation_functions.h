@@ -97,7 +97,7 @@ struct Gelu {
   GRADUS_HD V f(V x) const {
     const V z = at_most(abs_of(x), V(40));
     const Two<V> g = gaussian(z);
-    const V share = normal_tail(z, z), tail = fused(g.high, share, g.low * share);  // z·P(Z > z)
+    const V share = normal_share(z), tail = fused(g.high, share, g.low * share);  // z·P(Z > z)
     return select(x < V(0), -tail, x - tail);
   }
   template <class V>

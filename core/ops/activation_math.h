@@ -271,8 +271,9 @@ GRADUS_HD Two<V> gaussian(V z) {
 template <class V>
 GRADUS_HD V normal_tail(V z, V factor) {
   using S = scalar_t<V>;
-  const Two<V> sum = sum_of(z, V(S(4)));
-  const V q = quotient_of(sum_of(z, V(S(-4))), sum);
+  // Exact though z may be the larger: what is left of it is a multiple of the sum's last place.
+  const Two<V> sum = ordered_sum(V(S(4)), z);
+  const V q = quotient_of(ordered_sum(V(S(-4)), z), sum);
   V h;
   if constexpr (kIsSingle<V>) {
     h = polynomial(q, 0.7552851305, -0.6078966402, 0.3871373944, -0.1865219849, 0.060396644,
@@ -291,6 +292,12 @@ GRADUS_HD V normal_tail(V z, V factor) {
   }
   const V numerator = product_of(factor, h);
   return quotient_of(Two<V>{numerator, product_error(factor, h, numerator)}, sum);
+}
+
+// z·P(Z > z) / e^(-z²/2).
+template <class V>
+GRADUS_HD V normal_share(V z) {
+  return normal_tail(z, z);
 }
 
 }  // namespace gradus

@@ -73,6 +73,14 @@ __device__ __forceinline__ HalfReal quotient_of(const Two<HalfReal>& numerator,
   return numerator.high / denominator.high;
 }
 
+// (z + 2) times P(Z > z) / e^(-z²/2) as a polynomial in (z - 2) / (z + 2), within 5e-5 of its
+// value.
+__device__ __forceinline__ HalfReal normal_share(HalfReal z) {
+  const HalfReal reciprocal = reciprocal_of(z + HalfReal(2)), q = (z - HalfReal(2)) * reciprocal;
+  return z * reciprocal *
+         polynomial(q, 0.672408005, -0.331304741, 0.0288602008, 0.0359234026, -0.000988795588,
+                    -0.00516108944, -0.000814977747);
+}
 // (1 - e) / (1 + e) with e = e^(-2|x|), which cancels for small x: the series there.
 __device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
   const HalfReal e = exp_of(abs_of(x) * HalfReal(-2)), one(1);
