@@ -1,4 +1,3 @@
-#include "nn/avg_pool2d.h"
 #include "nn/module.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,8 @@
 
 #include "autograd/grad_mode.h"
 #include "autograd/ops/sum.h"
+#include "nn/activation.h"
+#include "nn/avg_pool2d.h"
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/flatten.h"
@@ -47,6 +48,37 @@ TEST(Layers, OneNumberStandsForBothAxes) {
   EXPECT_EQ(to_string(Conv2d(3, 4, 3, {.stride = 2, .padding = {1}})(x).shape()), "[1,4,4,4]");
   EXPECT_EQ(to_string(Conv2d(3, 4, {3, 1}, {.padding = {1, 0}})(x).shape()), "[1,4,8,8]");
   EXPECT_EQ(to_string(MaxPool2d(3, 2)(x).shape()), "[1,3,3,3]");
+}
+
+TEST(Layers, ActivationsAndPoolsPassTheirArguments) {
+  const Tensor x = ramp({1, 2, 5, 6});
+  const auto same = [&](Module&& layer, std::string_view kind, const Tensor& want) {
+    EXPECT_EQ(layer.kind(), kind);
+    EXPECT_EQ(layer(x).to_vector<float>(), want.to_vector<float>()) << kind;
+  };
+  same(ReLU(), "ReLU", relu(x));
+  same(ReLU6(), "ReLU6", relu6(x));
+  same(LeakyReLU(0.3), "LeakyReLU", leaky_relu(x, 0.3));
+  same(ELU(0.5), "ELU", elu(x, 0.5));
+  same(GELU(), "GELU", gelu(x));
+  same(GELU("tanh"), "GELU", gelu(x, "tanh"));
+  same(SiLU(), "SiLU", silu(x));
+  same(Mish(), "Mish", mish(x));
+  same(Sigmoid(), "Sigmoid", sigmoid(x));
+  same(Tanh(), "Tanh", tanh(x));
+  same(Softplus(2, 1), "Softplus", softplus(x, 2, 1));
+  same(Hardswish(), "Hardswish", hardswish(x));
+  same(Hardsigmoid(), "Hardsigmoid", hardsigmoid(x));
+  same(AvgPool2d(3, 2, 1, true, false), "AvgPool2d",
+       avg_pool2d(x, {.kernel_size = 3,
+                      .stride = Pair(2),
+                      .padding = 1,
+                      .ceil_mode = true,
+                      .count_include_pad = false}));
+  same(AvgPool2d(2, {}, 0, false, true, 3), "AvgPool2d",
+       avg_pool2d(x, {.kernel_size = 2, .divisor_override = 3}));
+  same(AdaptiveAvgPool2d({2, 4}), "AdaptiveAvgPool2d", adaptive_avg_pool2d(x, {2, 4}));
+  EXPECT_ERROR(GELU("exact"), kInvalid, "approximate must be none or tanh");
 }
 
 TEST(Module, NamesAreThoseOfPyTorch) {
