@@ -6,6 +6,8 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/group_norm.h"
+#include "autograd/ops/layer_norm.h"
+#include "autograd/ops/rms_norm.h"
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
@@ -46,10 +48,11 @@ TEST_P(NormTerms, OfBatchNormAddUp) {
   for (const DType dtype : kDTypes) {
     const ref::Array x = draw_upstream(shape, dtype, 1), dy = draw_upstream(shape, dtype, 2);
     const ref::Array gamma = draw_upstream({3}, acc_dtype(dtype), 3);
-    const auto forward = ref::batch_norm_train(x, gamma, {}, kEps);
-    const auto terms = batch_norm_terms(
-        tensor(x, dtype), tensor(dy, dtype), tensor(gamma, acc_dtype(dtype)),
-        tensor(forward.mean, acc_dtype(dtype)), tensor(forward.rstd, acc_dtype(dtype)));
+    const Tensor scale = tensor(gamma, acc_dtype(dtype));
+    NormStatistics saved;
+    batch_norm(tensor(x, dtype), scale, {}, {}, {.eps = kEps}, &saved);
+    const auto terms =
+        batch_norm_terms(tensor(x, dtype), tensor(dy, dtype), scale, saved.mean, saved.rstd);
     expect_sum(terms, ref::batch_norm_train_backward(x, gamma, dy, kEps).dx, dtype, 40);
   }
 }
@@ -77,10 +80,11 @@ TEST_P(NormTerms, OfLayerNormAddUp) {
   for (const DType dtype : kDTypes) {
     const ref::Array x = draw_upstream(shape, dtype, 1), dy = draw_upstream(shape, dtype, 2);
     const ref::Array gamma = draw_upstream({2, 5}, acc_dtype(dtype), 3);
-    const ref::NormForward forward = ref::layer_norm(x, 2, gamma, {}, kEps);
-    const auto terms = layer_norm_terms(
-        tensor(x, dtype), tensor(dy, dtype), tensor(gamma, acc_dtype(dtype)),
-        tensor(forward.mean, acc_dtype(dtype)), tensor(forward.rstd, acc_dtype(dtype)));
+    const Tensor scale = tensor(gamma, acc_dtype(dtype));
+    NormStatistics saved;
+    layer_norm(tensor(x, dtype), {2, 5}, scale, {}, kEps, &saved);
+    const auto terms =
+        layer_norm_terms(tensor(x, dtype), tensor(dy, dtype), scale, saved.mean, saved.rstd);
     expect_sum(terms, ref::layer_norm_backward(x, 2, gamma, dy, kEps).dx, dtype, 10);
   }
 }
@@ -90,10 +94,11 @@ TEST_P(NormTerms, OfRmsNormAddUp) {
   for (const DType dtype : kDTypes) {
     const ref::Array x = draw_upstream(shape, dtype, 1), dy = draw_upstream(shape, dtype, 2);
     const ref::Array gamma = draw_upstream({7}, acc_dtype(dtype), 3);
-    const ref::NormForward forward = ref::rms_norm(x, 1, gamma, kEps);
-    const auto terms =
-        rms_norm_terms(tensor(x, dtype), tensor(dy, dtype), tensor(gamma, acc_dtype(dtype)),
-                       tensor(forward.rstd, acc_dtype(dtype)));
+    const Tensor scale = tensor(gamma, acc_dtype(dtype));
+    NormStatistics saved;
+    rms_norm(tensor(x, dtype), {7}, scale, kEps, &saved);
+    const auto terms = rms_norm_terms(tensor(x, dtype), tensor(dy, dtype), scale, saved.rstd);
+    EXPECT_FALSE(saved.mean.defined());
     EXPECT_FALSE(terms.mean.defined());
     expect_sum(terms, ref::rms_norm_backward(x, 1, gamma, dy, kEps).dx, dtype, 7);
   }

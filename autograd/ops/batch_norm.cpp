@@ -56,7 +56,8 @@ Tensor dense_either(const Tensor& x) {
 }  // namespace
 
 Tensor batch_norm(const Tensor& input, const Tensor& gamma, const Tensor& beta,
-                  const BatchNormState& state, const BatchNormOptions& options) {
+                  const BatchNormState& state, const BatchNormOptions& options,
+                  NormStatistics* saved) {
   check_arguments(input, gamma, beta, state, options);
   const Tensor x = dense_either(input);
   const bool training = options.training || !state.running_mean.defined();
@@ -84,6 +85,7 @@ Tensor batch_norm(const Tensor& input, const Tensor& gamma, const Tensor& beta,
     state.running_var.storage()->bump_version();
     if (state.batches.defined()) state.batches.storage()->bump_version();
   }
+  if (saved != nullptr) *saved = {.mean = mean, .rstd = rstd};
   if (auto node = make_node<BatchNormNode>(x, gamma, beta)) {
     node->x = Saved(x);
     node->gamma = Saved(gamma);

@@ -19,7 +19,7 @@ struct LayerNormNode final : Node {
 }  // namespace
 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& gamma,
-                  const Tensor& beta, double eps) {
+                  const Tensor& beta, double eps, NormStatistics* saved) {
   detail::check_norm_rows("layer_norm", input, normalized_shape);
   detail::check_norm_parameter("layer_norm", "gamma", gamma, input, normalized_shape);
   detail::check_norm_parameter("layer_norm", "beta", beta, input, normalized_shape);
@@ -38,6 +38,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
                           .mean = mean.raw(),
                           .rstd = rstd.raw(),
                           .eps = eps});
+  if (saved != nullptr) *saved = {.mean = mean, .rstd = rstd};
   if (auto node = make_node<LayerNormNode>(x, gamma, beta)) {
     node->x = Saved(x);
     node->gamma = Saved(gamma);

@@ -32,7 +32,7 @@ double machine_epsilon(DType dtype) {
 }  // namespace
 
 Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& gamma,
-                std::optional<double> eps) {
+                std::optional<double> eps, NormStatistics* saved) {
   detail::check_norm_rows("rms_norm", input, normalized_shape);
   detail::check_norm_parameter("rms_norm", "gamma", gamma, input, normalized_shape);
   check(!eps || *eps >= 0, "rms_norm", "eps must not be negative, got ", eps.value_or(0));
@@ -46,6 +46,7 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
                         .y = rows.view(y).raw(),
                         .rstd = rstd.raw(),
                         .eps = eps.value_or(machine_epsilon(x.dtype()))});
+  if (saved != nullptr) *saved = {.mean = {}, .rstd = rstd};
   if (auto node = make_node<RmsNormNode>(x, gamma)) {
     node->x = Saved(x);
     node->gamma = Saved(gamma);
