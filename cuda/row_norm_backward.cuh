@@ -31,11 +31,8 @@ template <int N, bool kMean, class T>
 __device__ __forceinline__ void write_part(const RowNormBackward<T>& f, int64_t part, int64_t i,
                                            const acc_t<T>* dgamma, const acc_t<T>* dbeta) {
   acc_t<T>* to = f.parts + part * kRowNormPlanes<kMean> * f.m + i;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    to[j] = dgamma[j];
-    if constexpr (kMean) to[f.m + j] = dbeta[j];
-  }
+  store_run<N>(to, dgamma);
+  if constexpr (kMean) store_run<N>(to + f.m, dbeta);
 }
 
 // Adds the values of all slots of a block onto slot 0's: the upper half onto the lower, repeatedly.

@@ -103,7 +103,8 @@ void launch_split_backward(Cuda& cuda, RowNormBackward<T> f) {
   using A = acc_t<T>;
   using Sums = RowNormSums<A>;
   const SplitRowsPlan plan = plan_split_rows(f.rows, f.m, N);
-  const int64_t sums = f.dx != nullptr ? f.rows * (plan.chunks + 1) : 0;
+  int64_t sums = f.dx != nullptr ? f.rows * (plan.chunks + 1) : 0;
+  sums = ceil_div(sums, 2) * 2;  // what follows is aligned to 16 bytes
   const bool wants_parts = f.dgamma != nullptr || f.dbeta != nullptr;
   const int64_t values = wants_parts ? plan.runs * kRowNormPlanes<kMean> * f.m : 0;
   const size_t bytes =

@@ -48,6 +48,19 @@ __device__ __forceinline__ void store_values(T* to, const acc_t<T> (&values)[N])
   store_pack(to, round_pack<T>(values));
 }
 
+// N neighbouring acc_t in accesses of up to 16 bytes, unrounded.
+template <int N, class A>
+__device__ __forceinline__ void store_run(A* to, const A* values) {
+  constexpr int kStep = N < kFullPack<A> ? N : kFullPack<A>;
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    Pack<A, kStep> pack;
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) pack[j] = values[i + j];
+    store_pack(to + i, pack);
+  }
+}
+
 // The packs of a slot's rows on their way through shared memory, Stages rows of Count tensors at a
 // time. A thread reads only what it fetched itself, so no barrier is needed.
 template <class T, int N, int K, int Count, int Stages>
