@@ -81,25 +81,27 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
   const RowStages<T, N, K, 2, kStages> stages(lane, lanes, packs);
-  const auto fetch = [&](int64_t row, int stage) {
-    stages.fetch({f.x, f.dy}, row * f.m, row < run.end, stage);
+  const auto fetch = [&](int64_t set, int stage) {
+    const int64_t row = set * plan.slots + slot;
+    stages.fetch({f.x, f.dy}, row * f.m, set < run.end && row < f.rows, stage);
   };
   A next_mean = A(0), next_rstd = A(0);
-  const auto fetch_statistics = [&](int64_t row) {
-    if (row >= run.end) return;
+  const auto fetch_statistics = [&](int64_t set) {
+    const int64_t row = set * plan.slots + slot;
+    if (set >= run.end || row >= f.rows) return;
     if constexpr (kMean) next_mean = f.mean[row];
     next_rstd = f.rstd[row];
   };
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch(run.begin + slot + i * plan.slots, i);
-  fetch_statistics(run.begin + slot);
+  for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
+  fetch_statistics(run.set);
   A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
   const A reciprocal = A(1) / static_cast<A>(f.m);
   int stage = 0;
-  for (int64_t first = run.begin; first < run.end; first += plan.slots) {
-    const int64_t row = first + slot;
-    const int valid = row < run.end ? packs : 0;
+  for (int64_t set = run.set; set < run.end; set += run.step) {
+    const int64_t row = set * plan.slots + slot;
+    const int valid = row < f.rows ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
     stages.wait();
     A xhat[K * N] = {}, d[K * N] = {}, sums[2] = {A(0), A(0)};
@@ -118,9 +120,9 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
         sums[1] += d[i] * xhat[i];
       }
     }
-    fetch(row + kStages * plan.slots, stage);
+    fetch(set + kStages * run.step, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    fetch_statistics(row + plan.slots);
+    fetch_statistics(set + run.step);
     if (f.dx == nullptr) continue;
     sum_row(sums);
     const A m1 = kMean ? sums[0] * reciprocal : A(0), m2 = sums[1] * reciprocal;

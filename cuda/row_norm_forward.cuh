@@ -78,26 +78,27 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
   const RowStages<T, N, K, 1, kStages> stages(lane, lanes, packs);
-  const auto fetch = [&](int64_t row, int stage) {
-    stages.fetch({f.x}, row * f.m, row < run.end, stage);
+  const auto fetch = [&](int64_t set, int stage) {
+    const int64_t row = set * plan.slots + slot;
+    stages.fetch({f.x}, row * f.m, set < run.end && row < f.rows, stage);
   };
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch(run.begin + slot + i * plan.slots, i);
+  for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
   A gamma[K * N], beta[K * N];
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
   if constexpr (kMean) load_parameter<N, K>(beta, f.beta, A(0), lane, lanes, packs);
   const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
   int stage = 0;
-  for (int64_t first = run.begin; first < run.end; first += plan.slots) {
-    const int64_t row = first + slot;
-    const int valid = row < run.end ? packs : 0;
+  for (int64_t set = run.set; set < run.end; set += run.step) {
+    const int64_t row = set * plan.slots + slot;
+    const int valid = row < f.rows ? packs : 0;
     stages.wait();
     A x[K * N] = {};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (lane + k * lanes < valid) load_values<N>(x + k * N, stages.place(stage, k));
     }
-    fetch(row + kStages * plan.slots, stage);
+    fetch(set + kStages * run.step, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     A sum[1] = {A(0)}, square[1] = {A(0)};
     if constexpr (kMean) {  // 1 mean
@@ -145,10 +146,10 @@ __global__ void __launch_bounds__(1024)
   const RowRun run = row_run(f.rows, plan);
   T* const kept = reinterpret_cast<T*>(dynamic_shared());
   for (int pack = threadIdx.x; pack < packs; pack += lanes)
-    start_copy<N>(kept + pack * N, f.x + run.begin * f.m + pack * N);
+    start_copy<N>(kept + pack * N, f.x + run.set * f.m + pack * N);
   commit_copies();
   const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
-  for (int64_t row = run.begin; row < run.end; ++row) {
+  for (int64_t row = run.set; row < run.end; row += run.step) {
     wait_copies<0>();
     A x[N], sum[1] = {A(0)}, square[1] = {A(0)};
     if constexpr (kMean) {  // 1 mean
@@ -173,7 +174,8 @@ __global__ void __launch_bounds__(1024)
     }
     for (int pack = threadIdx.x; pack < packs; pack += lanes) {  // 3 write
       load_values<N>(x, kept + pack * N);
-      if (row + 1 < run.end) start_copy<N>(kept + pack * N, f.x + (row + 1) * f.m + pack * N);
+      if (row + run.step < run.end)
+        start_copy<N>(kept + pack * N, f.x + (row + run.step) * f.m + pack * N);
       write_y<N, kMean>(f, row, int64_t{pack} * N, x, mean, rstd);
     }
     commit_copies();

@@ -20,7 +20,8 @@ enum class RowGroup : uint8_t {
 };
 
 // A row is packs of `width` elements; `lanes` threads in each of `cluster` blocks take its packs in
-// turn, `packs` each. A block has `slots` rows at a time and an even part of all rows.
+// turn, `packs` each. A block has a set of `slots` rows at a time and an even part of
+// all sets.
 struct RowNormPlan {
   RowGroup group = RowGroup::split;
   int width = 1;
@@ -28,7 +29,8 @@ struct RowNormPlan {
   int packs = 0;    // held in registers
   int cluster = 1;  // blocks of a row
   int slots = 1;
-  int64_t runs = 0;  // parts of the rows; times `cluster` blocks
+  int64_t runs = 0;          // parts of the rows; times `cluster` blocks
+  bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   int64_t shared_bytes = 0;
   int threads() const { return lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -111,7 +113,8 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
   const int64_t sets = ceil_div(rows, plan.slots);
   const bool small = plan.group == RowGroup::lanes || plan.group == RowGroup::warps;
   const int64_t places = detail::run_places(plan, small ? 3 : 1);
-  plan.runs = sets > 8 * places ? ceil_div(sets, 4) : std::min(sets, places);
+  plan.interleaved = sets <= 8 * places;
+  plan.runs = plan.interleaved ? std::min(sets, places) : ceil_div(sets, 4);
   plan.runs = std::min(plan.runs, kMaxGridX / plan.cluster);
   return plan;
 }
@@ -124,6 +127,7 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
   const bool full = plan.packs == detail::most_packs(element, width);
   const int64_t places = detail::run_places(plan, (full ? 512 : 1024) / plan.threads());
   plan.runs = std::clamp<int64_t>(ceil_div(rows, 2 * plan.slots), 1, places);
+  plan.interleaved = true;
   return plan;
 }
 

@@ -51,13 +51,15 @@ void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
              "cudaLaunchKernelEx");
 }
 
-// The rows of a run: an even part of all rows.
+// The sets of rows of a run: neighbours, or where every run has its place on the card at once every
+// runs-th one, so that all runs together walk through memory in one front.
 struct RowRun {
-  int64_t begin, end;
+  int64_t set, end, step;
 };
 __device__ __forceinline__ RowRun row_run(int64_t rows, const RowNormPlan& plan) {
-  const int64_t run = blockIdx.x / plan.cluster;
-  return {rows * run / plan.runs, rows * (run + 1) / plan.runs};
+  const int64_t run = blockIdx.x / plan.cluster, sets = (rows + plan.slots - 1) / plan.slots;
+  if (plan.interleaved) return {run, sets, plan.runs};
+  return {sets * run / plan.runs, sets * (run + 1) / plan.runs, 1};
 }
 
 // Calls f(constant elements per access): 16 bytes where rows of m elements, tensors and parameters

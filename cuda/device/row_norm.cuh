@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "cuda/device/cluster.cuh"
+#include "cuda/device/cluster_mail.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
@@ -108,7 +108,7 @@ class RowSums {
   // One barrier per call is enough, since calls take turns in two halves.
   struct Meeting {
     A warps[2][Count][kWarp];
-    A blocks[kBlocks ? 2 : 1][Count][kMaxCluster];
+    ClusterMail<A, Count> mail;  // kBlocks only
   };
 
   __device__ RowSums(Meeting& meeting, int lanes, int cluster)
@@ -117,7 +117,7 @@ class RowSums {
         cluster_(cluster),
         barrier_(static_cast<int>(threadIdx.x) / lanes + 1),
         first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {
-    if (kBlocks && cluster > 1) cluster_sync();  // no block is written to before it runs
+    if (kBlocks && cluster > 1) meeting.mail.open();
   }
 
   __device__ __forceinline__ void operator()(A (&values)[Count]) {
@@ -152,22 +152,19 @@ class RowSums {
   }
 
   __device__ __forceinline__ void add_blocks(A (&values)[Count]) {
-    if (threadIdx.x < static_cast<unsigned>(cluster_)) {
-#pragma unroll
-      for (int i = 0; i < Count; ++i)
-        *in_block(&meeting_.blocks[half_][i][cluster_rank()], threadIdx.x) = values[i];
-    }
-    cluster_sync();
+    meeting_.mail.send(half_, values, cluster_);
+    meeting_.mail.wait(half_, parity_);
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      values[i] = meeting_.blocks[half_][i][0];
-      for (int block = 1; block < cluster_; ++block) values[i] += meeting_.blocks[half_][i][block];
+      values[i] = meeting_.mail.of[half_][i][0];
+      for (int block = 1; block < cluster_; ++block) values[i] += meeting_.mail.of[half_][i][block];
     }
+    parity_ ^= half_;  // both boxes have been used
   }
 
   Meeting& meeting_;
   int lanes_, cluster_, barrier_, first_warp_;
-  int half_ = 0;
+  int half_ = 0, parity_ = 0;
 };
 
 }  // namespace gradus

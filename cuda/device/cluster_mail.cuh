@@ -1,0 +1,96 @@
+// Numbers that the blocks of a cluster send each other. Unlike a barrier of the cluster, waiting
+// for mail does not wait for what a block has written to global memory before, which takes a
+// microsecond while the memory is busy.
+#pragma once
+
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/shared.cuh"
+
+namespace gradus {
+
+// Every block has one number per sender, `Count` times; two boxes take turns.
+//
+//   __shared__ ClusterMail<float, 2> mail;
+//   mail.open();                        // all threads of all blocks
+//   mail.send(half, values, cluster);   // at least `cluster` threads; all have the same values
+//   mail.wait(half, parity);            // all threads; then mail.of[half][i][sender]
+//
+// A box may be sent to again once all threads of the sender's block have waited for the other box
+// in between. parity alternates from 0 with each use of a box.
+template <class A, int Count>
+struct ClusterMail {
+  A of[2][Count][kMaxCluster];
+  alignas(8) unsigned long long arrived[2];  // of the boxes: bytes still under way
+
+  __device__ __forceinline__ void open() {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x < 2) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+                   :
+                   : "r"(shared_address(&arrived[threadIdx.x]))
+                   : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+    }
+#endif
+    cluster_sync();
+  }
+
+  // Thread t < cluster sends to block t.
+  __device__ __forceinline__ void send(int half, const A (&values)[Count], int cluster) {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                   :
+                   : "r"(shared_address(&arrived[half])),
+                     "r"(cluster * Count * static_cast<int>(sizeof(A)))
+                   : "memory");
+    }
+    if (threadIdx.x >= static_cast<unsigned>(cluster)) return;
+    const uint32_t barrier = in_cluster(shared_address(&arrived[half]), threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      const uint32_t place = in_cluster(shared_address(&of[half][i][cluster_rank()]), threadIdx.x);
+      if constexpr (sizeof(A) == 4) {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+                     :
+                     : "r"(place), "r"(__float_as_uint(values[i])), "r"(barrier)
+                     : "memory");
+      } else {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];"
+                     :
+                     : "r"(place), "l"(__double_as_longlong(values[i])), "r"(barrier)
+                     : "memory");
+      }
+    }
+#endif
+  }
+
+  __device__ __forceinline__ void wait(int half, int parity) {
+#if __CUDA_ARCH__ >= 900
+    const uint32_t barrier = shared_address(&arrived[half]);
+    uint32_t done = 0;
+    // A block that never writes is a defect of the kernel: better an error than no end.
+    for (int tries = 0; done == 0; ++tries) {
+      if (tries == 1 << 26) __trap();
+      asm volatile(
+          "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+          "selp.u32 %0, 1, 0, p; }"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    }
+#endif
+  }
+
+ private:
+  // The address in block `rank` of what is at `address` in this one.
+  static __device__ __forceinline__ uint32_t in_cluster(uint32_t address, unsigned rank) {
+    uint32_t there = address;
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
+    return there;
+  }
+};
+
+}  // namespace gradus
