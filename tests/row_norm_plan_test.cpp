@@ -100,6 +100,10 @@ TEST(RowNormPlan, LongRowsAreSharedOrSplit) {
   EXPECT_EQ(forward(8196, kHopper).cluster, 2);
   EXPECT_EQ(forward(65536, kHopper).cluster, 8);
   EXPECT_EQ(forward(65540, kHopper).group, RowGroup::split);
+  // 16-bit rows beyond a block's registers are in its shared memory while they fit.
+  EXPECT_EQ(plan_row_norm_forward(8, 8192, 2, 8, kHopper).group, RowGroup::blocks);
+  EXPECT_EQ(plan_row_norm_forward(8, 65536, 2, 8, kHopper).group, RowGroup::shared);
+  EXPECT_EQ(plan_row_norm_forward(8, 200000, 2, 8, kHopper).group, RowGroup::split);
   // Without clusters a block's shared memory is the limit.
   EXPECT_EQ(forward(8196, row_norm_card(8, 0)).group, RowGroup::shared);
   EXPECT_EQ(forward(40000, row_norm_card(8, 0)).group, RowGroup::shared);
