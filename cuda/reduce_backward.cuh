@@ -87,12 +87,13 @@ struct Items {
   template <class F, int kTerms, class Terms>
   __device__ __forceinline__ void write(T* dx, const Terms (&terms)[kTerms]) const {
     using A = acc_t<T>;
+    using Math = std::conditional_t<sizeof(T) == 2, DeviceHalfMath, DeviceMath>;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       A values[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        values[j] = F::template dx<DeviceMath>(static_cast<A>(packs[u][j]), terms[j % kTerms]);
+        values[j] = F::template dx<Math>(static_cast<A>(packs[u][j]), terms[j % kTerms]);
       }
       store_pack(dx + at[u].at[0], round_pack<T>(values));
     }

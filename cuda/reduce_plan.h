@@ -208,7 +208,7 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   }
   if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
-    const int64_t wanted = std::clamp(plan.outputs * items / (4 * detail::kLeastChunk),
+    const int64_t wanted = std::clamp(plan.outputs * items / (12 * detail::kLeastChunk),
                                       detail::kFewBlocks, detail::kWantedBlocks);
     const int64_t most =
         std::max(wanted / plan.outputs, ceil_div(items, kReduceThreads * detail::kLongestRun));
@@ -226,7 +226,9 @@ inline ReducePlan<2> plan_reduce_backward(const AnyView& dx, const AnyView& x, c
   const int64_t items = plan.reduced.count;
   int64_t size = items;
   if (plan.mapping == ReduceMapping::columns) {
-    size = kReduceThreads / plan.block_x * 8;
+    // More rows for each thread where the terms of a pack cost more than its own work.
+    const bool is_large = plan.kept.count * plan.column_packs * items >= (1 << 23);
+    size = kReduceThreads / plan.block_x * (is_large && size_of(x.dtype) == 2 ? 16 : 8);
   } else if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
     size = (plan.outputs * items >= (1 << 23) ? 16 : 8) * kReduceThreads;

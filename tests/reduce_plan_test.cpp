@@ -120,10 +120,10 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   const ReducePlan<1> all = plan_of({1 << 24}, {1});
   EXPECT_EQ(all.mapping, ReduceMapping::block_per_output);
   EXPECT_TRUE(all.packed);
-  EXPECT_EQ(all.chunks, 1024);
+  EXPECT_EQ(all.chunks, 512);
   const ReducePlan<1> channels = plan_of({256, 128, 56, 56}, {1, 128, 1, 1});
   EXPECT_EQ(channels.mapping, ReduceMapping::block_per_output);
-  EXPECT_EQ(channels.chunks, 28);  // of whole turns of a block
+  EXPECT_EQ(channels.chunks, 16);  // of whole turns of a block
   const ReducePlan<1> bias = plan_of({1 << 20, 32}, {1, 32});
   EXPECT_EQ(bias.mapping, ReduceMapping::columns);
   EXPECT_EQ(bias.block_x, 8);

@@ -53,4 +53,10 @@ struct DeviceMath {
   GRADUS_HD static double smaller(double a, double b) { return a < b || a != a ? a : b; }
 };
 
+// For results that are rounded to 16 bits: exp as exp_term, which is right to 2^-22 + |x| 2^-24
+// relative; below the smallest normal float it is 0.
+struct DeviceHalfMath : DeviceMath {
+  GRADUS_HD static float exp(float x) { return exp_term(x); }
+};
+
 }  // namespace gradus
