@@ -84,7 +84,7 @@ __device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64
 // smem    the channel's three numbers
 // order   element-wise
 template <class T, int N>
-__global__ void __launch_bounds__(kBatchNormThreads, 4)
+__global__ void __launch_bounds__(kBatchNormThreads, 3)
     batch_norm_forward_write_rows(const T* __restrict__ x, T* __restrict__ y,
                                   const BatchNormRows plan, const ForwardFinish<T> f,
                                   bool streams) {

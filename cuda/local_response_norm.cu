@@ -4,6 +4,7 @@
 
 #include "cuda/context.h"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/local_response_norm_runs.cuh"
 #include "cuda/local_response_norm_steps.cuh"
 
 namespace gradus {
@@ -136,8 +137,8 @@ void backward_any(Cuda& cuda, const LocalResponseNormBackward& args, const Geome
 
 // ---- sizes 3, 5 and 7 --------------------------------------------------------------------------
 
-// Elements per thread: 16 bytes, but 8 of 16-bit types in the backward pass, which holds three
-// rings of them in f32.
+// Pixels of a thread in the backward pass: 16 bytes, but 8 of 16-bit types, whose windows it keeps
+// in f32.
 template <class T>
 inline constexpr int kBackwardPack = sizeof(T) == 2 ? 4 : kFullPack<T>;
 
@@ -179,7 +180,7 @@ bool forward_sized(Cuda& cuda, const LocalResponseNormForward& args, const Geome
       return true;
     }
     const auto go = [&](auto width) {
-      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kForwardChannels);
+      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kResponseChannels);
       local_response_norm_forward_thread_per_pixels<T, width(), W>
           <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(x, y, g.c, g.s,
                                                                                      plan, terms);
@@ -212,10 +213,18 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
       return true;
     }
     const auto go = [&](auto width) {
-      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kBackwardChannels<T>);
-      local_response_norm_backward_thread_per_pixels<T, width(), W>
-          <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(
-              x, dy, dx, static_cast<int>(g.c), g.s, plan, terms);
+      constexpr int N = width();
+      if constexpr (sizeof(T) == 2 && N > 1) {
+        const ResponseRuns plan = plan_response_runs(g.n, g.c, g.s, N);
+        launch_kernel(cuda, {exact_blocks(plan.blocks, kOp), ResponseRuns::kThreads},
+                      local_response_norm_backward_thread_per_run<T, N, W>, x, dy, dx, g.c, g.s,
+                      plan, terms);
+      } else {
+        const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, N, kResponseChannels);
+        local_response_norm_backward_thread_per_pixels<T, N, W>
+            <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(
+                x, dy, dx, static_cast<int>(g.c), g.s, plan, terms);
+      }
     };
     if (fits >= kWide) {
       go(std::integral_constant<int, kWide>());

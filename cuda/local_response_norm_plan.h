@@ -32,6 +32,35 @@ inline ResponseTiles plan_response_tiles(int64_t n, int64_t c, int64_t s, int wi
   return plan;
 }
 
+// Contiguous 16-bit tensors, backward: a thread holds `width` neighbouring pixels and walks a run
+// of channels, with the window in registers. A run reads the neighbouring channels of its ends
+// again, so there are no more runs than it takes to fill a card several times over. Runs walk up
+// and down in turn: two neighbours start, or end, at their common border, and find its channels in
+// L2.
+struct ResponseRuns {
+  static constexpr int kThreads = 128;
+  static constexpr int64_t kTargetThreads = 400000;
+  static constexpr int64_t kShortest = 16;
+
+  int64_t packs;          // groups of `width` pixels, of all samples
+  int64_t packs_per_row;  // of one channel of one sample
+  int64_t runs;           // per pack
+  int64_t run;            // channels of a run; the last one may be shorter
+  int64_t blocks;
+};
+
+inline ResponseRuns plan_response_runs(int64_t n, int64_t c, int64_t s, int width) {
+  ResponseRuns plan{};
+  plan.packs_per_row = s / width;
+  plan.packs = n * plan.packs_per_row;
+  const int64_t wanted = ceil_div(ResponseRuns::kTargetThreads, std::max<int64_t>(plan.packs, 1));
+  const int64_t most = std::max<int64_t>(1, c / ResponseRuns::kShortest);
+  plan.run = std::max<int64_t>(1, ceil_div(c, std::clamp<int64_t>(wanted, 1, most)));
+  plan.runs = ceil_div(c, plan.run);
+  plan.blocks = plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads);
+  return plan;
+}
+
 // Sizes that have no kernel of their own go backwards through a scratch tensor of t, for as many
 // samples at a time as this many bytes hold.
 inline constexpr int64_t kResponseScratch = int64_t(256) << 20;

@@ -75,11 +75,8 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
   }
 }
 
-// Channels of a thread's results. Backward, 16-bit types have short packs and more channels, so
-// that fewer channels around them are computed in vain.
-inline constexpr int kForwardChannels = 4;
-template <class T>
-inline constexpr int kBackwardChannels = sizeof(T) == 2 ? 8 : 4;
+// Channels of a thread's results.
+inline constexpr int kResponseChannels = 4;
 
 // A thread's pixels in channel 0, and the first channel of its results.
 struct ResponsePlace {
@@ -153,7 +150,7 @@ __global__ void __launch_bounds__(ResponseTiles::kThreads, 3)
                                                   int64_t s, const ResponseTiles plan,
                                                   const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
-  constexpr int K = kForwardChannels, kHalf = (W - 1) / 2, kReads = K + W - 1;
+  constexpr int K = kResponseChannels, kHalf = (W - 1) / 2, kReads = K + W - 1;
   const ResponsePlace place(plan, c, s, N, K);
   if (!place.used) return;
   Pack<T, N> in[kReads];
@@ -185,7 +182,7 @@ __global__ void __launch_bounds__(ResponseTiles::kThreads, 2)
                                                    int c, int64_t s, const ResponseTiles plan,
                                                    const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
-  constexpr int K = kBackwardChannels<T>, kHalf = (W - 1) / 2;
+  constexpr int K = kResponseChannels, kHalf = (W - 1) / 2;
   constexpr int kTerms = K + W - 1, kReads = K + 2 * (W - 1);
   const ResponsePlace place(plan, c, s, N, K);
   if (!place.used) return;

@@ -171,7 +171,7 @@ TEST(LocalResponseNormCudaFaultsSlow, D104_BeyondTwoToThe31Elements) {
           Tensor::full(shape, 2.0, {.dtype = DType::bf16, .device = kCuda, .format = format});
       x.set_requires_grad(true);
       const Tensor y = local_response_norm(x, size, 0.75, 1, 1);
-      y.backward(Tensor::full({}, 1.0, y.options()).expand(shape));
+      y.backward(Tensor::full({}, 1.0, {.dtype = DType::bf16, .device = kCuda}).expand(shape));
       const auto expect_all = [&](const Tensor& result, float want) {
         for (const int64_t channel : {8, 64, 119}) {
           for (const int64_t row : {0, 8064, 16127}) {

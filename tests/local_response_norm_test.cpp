@@ -189,6 +189,21 @@ TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
   }
 }
 
+TEST(LocalResponseNormPlan, RunsCoverTheChannels) {
+  for (const int64_t n : {1, 128, 256}) {
+    for (const int64_t c : {1, 5, 16, 47, 128, 70000}) {
+      const ResponseRuns plan = plan_response_runs(n, c, 56 * 56, 4);
+      EXPECT_EQ(plan.packs, n * 56 * 56 / 4);
+      EXPECT_GE(plan.run * plan.runs, c);
+      EXPECT_LT(plan.run * (plan.runs - 1), c);
+      EXPECT_TRUE(plan.runs == 1 || plan.run >= ResponseRuns::kShortest);
+      EXPECT_EQ(plan.blocks, plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads));
+    }
+  }
+  // A tensor that fills the card with one thread per pixel is not cut.
+  EXPECT_EQ(plan_response_runs(1024, 128, 56 * 56, 4).runs, 1);
+}
+
 TEST(LocalResponseNormPlan, ScratchIsBounded) {
   EXPECT_EQ(response_samples_at_once(kResponseScratch), 1);
   EXPECT_EQ(response_samples_at_once(2 * kResponseScratch), 1);
