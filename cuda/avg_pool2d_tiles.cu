@@ -13,7 +13,7 @@ struct Tiles : Pairs {
 // math:  y = (sum of the window) / divisor
 // grid:  1-D; one thread per output of a row; here `across` is q and `rows` is p
 // bytes: fewest = actual: x read once in accesses of N elements, y written once
-// needs: contiguous; N divides the kernel's and x's width; x aligned to N elements
+// needs: contiguous; windows N wide; N divides x's width; x aligned to N elements
 // order: the N places of an access separately, row by row, then in their order
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
@@ -22,17 +22,15 @@ __global__ void __launch_bounds__(kPairThreads)
   const I unit = static_cast<I>(blockIdx.x) * kPairThreads + threadIdx.x;
   if (unit >= static_cast<I>(g.units)) return;
   const RowPlace<I> place(g, unit);
-  const int kh = static_cast<int>(g.kernel_h.divisor), kw = static_cast<int>(g.kernel_w.divisor);
+  const int kh = static_cast<int>(g.kernel_h.divisor);
   const I row = place.plane * static_cast<I>(g.h) + place.i * static_cast<I>(kh);
-  const T* from = x + (row * static_cast<I>(g.w) + place.column * static_cast<I>(kw));
+  const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
   A sums[N] = {};
-  for (int s = 0; s < kw; s += N) {
 #pragma unroll 8
-    for (int r = 0; r < kh; ++r) {
-      const auto values = load_pack<N>(from + (static_cast<I>(r) * static_cast<I>(g.w) + s));
+  for (int r = 0; r < kh; ++r) {
+    const auto values = load_pack<N>(from + static_cast<I>(r) * static_cast<I>(g.w));
 #pragma unroll
-      for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
-    }
+    for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
   }
 #pragma unroll
   for (int e = 1; e < N; ++e) sums[0] += sums[e];
@@ -136,7 +134,9 @@ template <class T>
 bool forward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Image& x,
              const Image& y) {
   constexpr int N = kFullPack<T>;
-  if (x.w % N != 0 || kernel[1] % N != 0 || !is_aligned<T>(x, N)) return false;
+  // Where a row of a window takes several accesses, those of neighbouring lanes lie apart: slower
+  // than element by element.
+  if (x.w % N != 0 || kernel[1] != N || !is_aligned<T>(x, N)) return false;
   Tiles g = make_tiles(x, y, kernel);
   g.across = g.columns;
   g.units = y.numel();

@@ -48,7 +48,7 @@ void expect_of_tiles(MemoryFormat format, F&& f, const Values& want, const Value
   const Tensor y = f(x);
   const int64_t rows = y.size(2) == kHeight ? 2 : 1;
   expect_repeats(y, rows, want);
-  y.backward(Tensor::full({}, 1.0, y.options()).expand(y.shape()));
+  y.backward(Tensor::full({}, 1.0, {.dtype = y.dtype(), .device = kCuda}).expand(y.shape()));
   expect_repeats(x.grad(), 2, want_dx);
 }
 
