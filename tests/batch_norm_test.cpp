@@ -7,6 +7,7 @@
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/golden.h"
+#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -105,6 +106,39 @@ TEST_P(BatchNorm, AgreesWithPyTorch) {
     batch_norm(input("second_x"), leaves[1], leaves[2], state, options);
     expect(state.running_mean, "outputs", "second_running_mean");
     expect(state.running_var, "outputs", "second_running_var");
+  }
+}
+
+// Beyond 2^31 elements, +1 and -1 in turn along each channel; 10 GB of the device.
+TEST(BatchNormCudaFaultsSlow, D104_BeyondTwoToThe31Elements) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const int64_t c = 128, h = 16128, w = 1200, plane = h * w;
+  const TensorOptions bf16{.dtype = DType::bf16, .device = kCuda};
+  const Tensor pair = Tensor::from_vector<float>({1, -1}, {2}, bf16);
+  const auto expect_turns = [&](const Tensor& rows, int64_t along) {  // of one channel or pixel
+    const Values values = rows.to_vector<double>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t pixel = static_cast<int64_t>(i) / along;
+      ASSERT_EQ(values[i], pixel % 2 ? -1 : 1) << "at " << i;
+    }
+  };
+  {
+    const Tensor x = pair.reshape({1, 1, 1, 2}).expand({1, c, plane / 2, 2}).clone();
+    const Tensor y = batch_norm(x.reshape({1, c, h, w}), {}, {}, {}, {.eps = 0});
+    for (const int64_t channel : {int64_t{0}, c / 2, c - 1}) {
+      const Tensor row = y.reshape({c, plane}).slice(0, channel, channel + 1).flatten();
+      for (const int64_t at : {int64_t{0}, plane / 2, plane - 2})
+        expect_turns(row.slice(0, at, at + 2), 1);
+    }
+  }
+  {
+    const Tensor x = pair.reshape({1, 1, 2, 1}).expand({1, plane / 2, 2, c}).clone();
+    const Tensor pixels = x.reshape({1, h, w, c}).permute({0, 3, 1, 2});
+    const Tensor y = batch_norm(pixels, {}, {}, {}, {.eps = 0});
+    ASSERT_TRUE(y.is_contiguous(MemoryFormat::channels_last));
+    const Tensor rows = y.permute({0, 2, 3, 1}).reshape({plane, c});
+    for (const int64_t at : {int64_t{0}, plane / 2, plane - 2})
+      expect_turns(rows.slice(0, at, at + 2), c);
   }
 }
 
