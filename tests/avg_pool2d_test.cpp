@@ -158,7 +158,8 @@ TEST(AvgPool2dMutants, AreRejected) {
       const ref::Array want = ref::avg_pool2d(x, mutant.right);
       const ref::Array got = ref::avg_pool2d(x, mutant.wrong);
       ASSERT_EQ(got.shape, want.shape);
-      EXPECT_FALSE(compare(got.data, want.data, dtype, 9)) << mutant.name << " " << to_string(dtype);
+      EXPECT_FALSE(compare(got.data, want.data, dtype, 9))
+          << mutant.name << " " << to_string(dtype);
       const ref::Array dy = draw_upstream(want.shape, dtype, 4);
       EXPECT_FALSE(compare(ref::avg_pool2d_backward(x.shape, mutant.wrong, dy).data,
                            ref::avg_pool2d_backward(x.shape, mutant.right, dy).data, dtype, 9))

@@ -77,8 +77,8 @@ std::vector<OpCase> activation_cases() {
     cases.push_back(make_case(f, {0, 3}, "empty"));
     cases.push_back(make_case(f, {40001}, "40001"));
     if (!f.label.empty()) continue;
-    cases.push_back(make_case(f, {128, 64, 32, 32}, "128x64x32x32", false, true));
-    cases.push_back(make_case(f, {256, 128, 56, 56}, "256x128x56x56", false, true));
+    cases.push_back(make_case(f, {128, 64, 32, 32}, "small", false, true));
+    cases.push_back(make_case(f, {256, 128, 56, 56}, "large", false, true));
   }
   return cases;
 }

@@ -87,9 +87,9 @@ std::vector<OpCase> arithmetic_cases() {
       {"mixed_formats", {2, 3, 4, 5}, {2, 3, 4, 5}, true},
       {"long_row", {2, 20001}, {20001}},
       {"empty", {0, 3}, {0, 3}},
-      {"residual_128x64x32x32", {128, 64, 32, 32}, {128, 64, 32, 32}, false, true},
-      {"residual_256x128x56x56", {256, 128, 56, 56}, {256, 128, 56, 56}, false, true},
-      {"bias_nchw_128x64x32x32", {128, 64, 32, 32}, {64, 1, 1}, false, true},
+      {"residual_small", {128, 64, 32, 32}, {128, 64, 32, 32}, false, true},
+      {"residual_large", {256, 128, 56, 56}, {256, 128, 56, 56}, false, true},
+      {"bias_nchw_small", {128, 64, 32, 32}, {64, 1, 1}, false, true},
   };
   std::vector<OpCase> cases;
   for (const Operation& op : operations()) {

@@ -94,8 +94,8 @@ std::vector<OpCase> avg_pool2d_cases() {
       {"k2_divisor_3", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = 3}},
       {"k2_divisor_minus_1", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = -1}},
       {"k17x16", {1, 1, 18, 17}, {.kernel_size = {17, 16}, .stride = Pair(1)}},
-      {"k2_128x64x32x32", {128, 64, 32, 32}, {.kernel_size = 2}, true},
-      {"k2_256x128x56x56", {256, 128, 56, 56}, {.kernel_size = 2}, true},
+      {"k2_small", {128, 64, 32, 32}, {.kernel_size = 2}, true},
+      {"k2_large", {256, 128, 56, 56}, {.kernel_size = 2}, true},
   };
   struct Adaptive {
     std::string name;
@@ -111,7 +111,7 @@ std::vector<OpCase> avg_pool2d_cases() {
       {"to_larger", {1, 3, 3, 4}, {5, 7}},
       {"to_itself", {1, 9, 4, 4}, 4},
       {"to_1x3", {1, 5, 6, 7}, {1, 3}},
-      {"to_7x7_256x128x56x56", {256, 128, 56, 56}, 7, true},
+      {"to_7x7_large", {256, 128, 56, 56}, 7, true},
   };
   std::vector<OpCase> cases;
   for (const bool channels_last : {false, true}) {

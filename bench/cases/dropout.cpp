@@ -62,8 +62,8 @@ std::vector<OpCase> dropout_cases() {
       dropout_case("two_tiles", {3, 11111}, 0.75),
       dropout_case("channels_last", {2, 3, 4, 5}, 0.4, true),
       dropout_case("nearly_all", {40}, 0.9),
-      benchmark_case("cold", {256, 128, 56, 56}),
-      benchmark_case("warm", {128, 3136}),
+      benchmark_case("large", {256, 128, 56, 56}),
+      benchmark_case("small", {128, 3136}),
   };
 }
 

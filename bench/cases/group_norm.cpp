@@ -57,8 +57,8 @@ OpCase group_norm_case(const Variant& v) {
 }
 
 void add_benchmarks(std::vector<OpCase>& cases) {
-  const std::pair<const char*, Shape> sizes[] = {{"_cold", {256, 128, 56, 56}},
-                                                 {"_warm", {128, 64, 32, 32}}};
+  const std::pair<const char*, Shape> sizes[] = {{"_large", {256, 128, 56, 56}},
+                                                 {"_small", {128, 64, 32, 32}}};
   for (const bool channels_last : {false, true}) {
     for (const auto& [suffix, shape] : sizes) {
       OpCase result =

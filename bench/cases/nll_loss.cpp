@@ -79,9 +79,9 @@ std::vector<OpCase> nll_loss_cases() {
        .weighted = true,
        .channels_last = true},
       {.name = "many_pixels", .shape = {2, 4, 31, 33}},
-      {.name = "32768x1000_cold", .shape = {32768, 1000}, .benchmark = true},
-      {.name = "8x21x512x512_cold", .shape = {8, 21, 512, 512}, .benchmark = true},
-      {.name = "128x10_warm", .shape = {128, 10}, .benchmark = true},
+      {.name = "32768x1000", .shape = {32768, 1000}, .benchmark = true},
+      {.name = "8x21x512x512", .shape = {8, 21, 512, 512}, .benchmark = true},
+      {.name = "128x10", .shape = {128, 10}, .benchmark = true},
   };
   std::vector<OpCase> cases;
   for (const Variant& variant : variants) cases.push_back(nll_case(variant));

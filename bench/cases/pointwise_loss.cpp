@@ -128,11 +128,8 @@ std::vector<OpCase> pointwise_loss_cases() {
         {.loss = loss, .name = "many", .shape = {70001}},
         {.loss = loss, .name = "many_none", .shape = {40003}, .reduction = Reduction::none},
         {.loss = loss, .name = "many_rows", .shape = {70000, 2}, .reduction = Reduction::sum},
-        {.loss = loss,
-         .name = "256x128x56x56_cold",
-         .shape = {256, 128, 56, 56},
-         .benchmark = true},
-        {.loss = loss, .name = "128x64x32x32_warm", .shape = {128, 64, 32, 32}, .benchmark = true},
+        {.loss = loss, .name = "large", .shape = {256, 128, 56, 56}, .benchmark = true},
+        {.loss = loss, .name = "small", .shape = {128, 64, 32, 32}, .benchmark = true},
     };
     for (const Variant& variant : variants) cases.push_back(loss_case(variant));
   }

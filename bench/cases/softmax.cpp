@@ -74,18 +74,18 @@ void add_benchmarks(std::vector<OpCase>& cases) {
   for (const bool channels_last : {false, true}) {
     const std::string format = channels_last ? "_channels_last" : "_nchw";
     for (const bool log : {false, true}) {
-      add({"channels" + format + "_cold", {256, 128, 56, 56}, 1, channels_last}, log);
-      add({"channels" + format + "_warm", {128, 64, 32, 32}, 1, channels_last}, log);
+      add({"channels" + format + "_large", {256, 128, 56, 56}, 1, channels_last}, log);
+      add({"channels" + format + "_small", {128, 64, 32, 32}, 1, channels_last}, log);
     }
   }
   for (const bool log : {false, true}) {
-    add({.name = "rows_4096_cold", .shape = {32768, 4096}}, log);
-    add({.name = "rows_1024_warm", .shape = {8192, 1024}}, log);
+    add({.name = "rows_large", .shape = {32768, 4096}}, log);
+    add({.name = "rows_small", .shape = {8192, 1024}}, log);
   }
-  add({.name = "rows_10_cold", .shape = {8388608, 10}}, true);
-  add({.name = "rows_64_cold", .shape = {2097152, 64}}, false);
-  add({.name = "rows_32000_cold", .shape = {4096, 32000}}, false);
-  add({.name = "rows_131072_cold", .shape = {1024, 131072}}, false);
+  add({.name = "rows_of_10", .shape = {8388608, 10}}, true);
+  add({.name = "rows_of_64", .shape = {2097152, 64}}, false);
+  add({.name = "rows_of_32000", .shape = {4096, 32000}}, false);
+  add({.name = "rows_of_131072", .shape = {1024, 131072}}, false);
 }
 
 }  // namespace

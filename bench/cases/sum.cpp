@@ -65,11 +65,11 @@ std::vector<OpCase> sum_cases() {
       {"4x33x1030", {4, 33, 1030}, {0, 2}},
       {"65537x1", {65537, 1}, {1}},
       {"100003", {100003}, {}},
-      {"rows_32768x4096", {32768, 4096}, {1}, false, false, true},
-      {"dim1_256x128x56x56", {256, 128, 56, 56}, {1}, false, false, true},
-      {"dim023_256x128x56x56", {256, 128, 56, 56}, {0, 2, 3}, false, false, true},
-      {"dim023_128x64x32x32", {128, 64, 32, 32}, {0, 2, 3}, false, false, true},
-      {"dim023_128x64x32x32_channels_last", {128, 64, 32, 32}, {0, 2, 3}, false, true, true},
+      {"rows_large", {32768, 4096}, {1}, false, false, true},
+      {"dim1_large", {256, 128, 56, 56}, {1}, false, false, true},
+      {"dim023_large", {256, 128, 56, 56}, {0, 2, 3}, false, false, true},
+      {"dim023_small", {128, 64, 32, 32}, {0, 2, 3}, false, false, true},
+      {"dim023_small_channels_last", {128, 64, 32, 32}, {0, 2, 3}, false, true, true},
   };
   std::vector<OpCase> cases;
   for (const Reduction& reduction : reductions) {
