@@ -1,5 +1,4 @@
-// Launches a kernel on a context's stream, asking for more than 48 KB of shared memory where
-// needed.
+// Launches a kernel on a context's stream, asking for much shared memory where needed.
 #pragma once
 
 #include "cuda/check.h"
@@ -13,10 +12,13 @@ struct LaunchShape {
   size_t shared_bytes = 0;
 };
 
+// Dynamic shared memory that a kernel gets without asking: 48 KB, less what it declares itself.
+inline constexpr size_t kUnaskedSharedBytes = 32 * 1024;
+
 template <class... Params, class... Args>
 void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
                    const Args&... args) {
-  if (shape.shared_bytes > 48 * 1024) {
+  if (shape.shared_bytes > kUnaskedSharedBytes) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared_bytes)),
                "cudaFuncSetAttribute");

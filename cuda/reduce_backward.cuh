@@ -160,9 +160,7 @@ __global__ void __launch_bounds__(kReduceThreads)
                         of.lanes, TermsOfSet<F, T>{statistics, at.at[2]});
 }
 
-// grid:   1-D, the chunks of rows of a tile side by side: dx and x are walked nearly as they lie,
-// and
-//         dy and the statistics come from memory once
+// grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
 // passes: 1
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
 template <class F, int N, class T>

@@ -312,6 +312,21 @@ TEST_P(BatchNormFaults, D029_StridedRunningStatisticsAreUpdatedInPlace) {
   }
 }
 
+TEST_P(BatchNormFaults, StridedParametersAreThoseOfTheirChannels) {
+  for (const bool training : {true, false}) {
+    const BatchNormState state = training ? BatchNormState{} : fresh_state(3);
+    const auto run = [&](const Tensor& gamma, const Tensor& beta) {
+      Tensor x = tensor({1, 5, 2, 3, 4, 8}, {2, 3}).set_requires_grad(true);
+      const Tensor y = batch_norm(x, gamma, beta, state, {.training = training});
+      y.backward(y.detach());
+      return std::pair{y.to_vector<double>(), x.grad().to_vector<double>()};
+    };
+    const Tensor gammas = tensor({2, 9, 3, 9, 4}, {5}), betas = tensor({7, 9, 9, 6, 9, 9, 5}, {7});
+    EXPECT_EQ(run(gammas.slice(0, 0, 5, 2), betas.slice(0, 0, 7, 3)),
+              run(tensor({2, 3, 4}, {3}), tensor({7, 6, 5}, {3})));
+  }
+}
+
 TEST_P(BatchNormFaults, D030_WrongLengthsAreNamedBeforeAnyLaunch) {
   const Tensor x = tensor(Values(6, 1.0), {2, 3});
   const Tensor one = tensor({1}, {1}), two = tensor({1, 2}, {2}), three = tensor({1, 2, 3}, {3});

@@ -160,6 +160,24 @@ TEST_P(EmptyTensors, D106_Normalizations) {
   }
 }
 
+// Sets without elements have mean and rstd 0, and not what was in memory.
+TEST_P(EmptyTensors, D106_StatisticsOfEmptySets) {
+  const std::vector<double> three(3, 0.0);
+  for (const DType dtype : kDTypes) {
+    const TensorOptions options{.dtype = acc_dtype(dtype), .device = GetParam()};
+    Tensor::full({3}, 7, options);  // whose memory comes next
+    NormStatistics saved;
+    batch_norm(zeros({0, 3}, dtype), {}, {}, {}, {}, &saved);
+    EXPECT_EQ(saved.mean.to_vector<double>(), three);
+    EXPECT_EQ(saved.rstd.to_vector<double>(), three);
+    layer_norm(zeros({3, 0}, dtype), {0}, {}, {}, 1e-5, &saved);
+    EXPECT_EQ(saved.mean.to_vector<double>(), three);
+    EXPECT_EQ(saved.rstd.to_vector<double>(), three);
+    rms_norm(zeros({3, 0}, dtype), {0}, {}, {}, &saved);
+    EXPECT_EQ(saved.rstd.to_vector<double>(), three);
+  }
+}
+
 TEST_P(EmptyTensors, D106_ProductsAndWindows) {
   const auto ones = [&](const Shape& shape, const Tensor& like) {
     return Tensor::ones(shape, like.options());

@@ -200,6 +200,22 @@ TEST_P(MuonTest, OthersGoByAdamWAtTheirOwnRate) {
   }
 }
 
+TEST_P(MuonTest, OthersStayWhereTheirRateIsZero) {
+  Sequential net = small_net(GetParam());
+  MuonSplit split = split_for_muon(net);
+  const auto values_of = [](const std::vector<NamedTensor>& parameters) {
+    std::vector<std::vector<double>> values;
+    for (const NamedTensor& p : parameters) values.push_back(p.tensor.to_vector<double>());
+    return values;
+  };
+  const auto hidden = values_of(split.hidden), others = values_of(split.others);
+  Muon optimizer(split, {.lr = 0.02}, {.lr = 0});
+  set_gradients(net, 1);
+  optimizer.step();
+  EXPECT_EQ(values_of(split.others), others);
+  EXPECT_NE(values_of(split.hidden), hidden);
+}
+
 TEST_P(MuonTest, ResumedIsUnbrokenBitForBit) {
   const auto run = [&](bool breaks) {
     Sequential net = small_net(GetParam());

@@ -53,13 +53,19 @@ Tensor dense_either(const Tensor& x) {
   return ready ? x : x.contiguous();
 }
 
+// Parameters are read as dense arrays; one with strides is copied, without history.
+Tensor dense_parameter(const Tensor& tensor) {
+  return tensor.defined() && !tensor.is_contiguous() ? tensor.detach().contiguous() : tensor;
+}
+
 }  // namespace
 
-Tensor batch_norm(const Tensor& input, const Tensor& gamma, const Tensor& beta,
+Tensor batch_norm(const Tensor& input, const Tensor& gamma_in, const Tensor& beta_in,
                   const BatchNormState& state, const BatchNormOptions& options,
                   NormStatistics* saved) {
-  check_arguments(input, gamma, beta, state, options);
+  check_arguments(input, gamma_in, beta_in, state, options);
   const Tensor x = dense_either(input);
+  const Tensor gamma = dense_parameter(gamma_in), beta = dense_parameter(beta_in);
   const bool training = options.training || !state.running_mean.defined();
   const bool updates = options.training && state.running_mean.defined() && x.numel() > 0;
   const TensorOptions statistic{.dtype = acc_dtype(x.dtype()), .device = x.device()};
@@ -80,13 +86,14 @@ Tensor batch_norm(const Tensor& input, const Tensor& gamma, const Tensor& beta,
                           .cumulative = options.cumulative,
                           .eps = options.eps,
                           .training = training});
+  if (x.numel() == 0) mean.zero_(), rstd.zero_();
   if (updates) {
     state.running_mean.storage()->bump_version();
     state.running_var.storage()->bump_version();
     if (state.batches.defined()) state.batches.storage()->bump_version();
   }
   if (saved != nullptr) *saved = {.mean = mean, .rstd = rstd};
-  if (auto node = make_node<BatchNormNode>(x, gamma, beta)) {
+  if (auto node = make_node<BatchNormNode>(x, gamma_in, beta_in)) {
     node->x = Saved(x);
     node->gamma = Saved(gamma);
     node->mean = Saved(mean);

@@ -30,6 +30,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tens
   Tensor y = empty_like(x);
   Tensor mean = Tensor::empty({rows.rows}, statistic);
   Tensor rstd = Tensor::empty({rows.rows}, statistic);
+  if (rows.m == 0) mean.zero_(), rstd.zero_();  // the kernels write nothing
   const Tensor row_gamma = rows.flatten_parameter(gamma), row_beta = rows.flatten_parameter(beta);
   launch(LayerNormForward{.x = rows.view(x).raw(),
                           .gamma = row_gamma.raw(),

@@ -40,6 +40,7 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
   const detail::NormRows rows = detail::norm_rows(x, normalized_shape);
   Tensor y = empty_like(x);
   Tensor rstd = Tensor::empty({rows.rows}, {.dtype = acc_dtype(x.dtype()), .device = x.device()});
+  if (rows.m == 0) rstd.zero_();  // the kernels write nothing
   const Tensor row_gamma = rows.flatten_parameter(gamma);
   launch(RmsNormForward{.x = rows.view(x).raw(),
                         .gamma = row_gamma.raw(),

@@ -83,6 +83,7 @@ std::vector<OpCase> rms_norm_cases() {
       {.name = "row_16384", .shape = {3, 16384}},
       {.name = "row_16392", .shape = {3, 16392}},
       {.name = "row_20001", .shape = {2, 20001}},
+      {.name = "row_24576", .shape = {2, 24576}},
       {.name = "row_65536", .shape = {2, 65536}},
       {.name = "row_70000", .shape = {2, 70000}},
       {.name = "offset", .shape = {12, 256}, .mean = 1e4, .std = 1},

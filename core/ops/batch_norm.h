@@ -52,8 +52,8 @@ struct BatchNormForward {
   static constexpr Support support{.cpu = kFloating, .cuda = kFloating};
 
   AnyView x;             // [n, c, ...], rank 2 to 5, contiguous or channels-last
-  AnyView gamma;         // [c], acc; may be not given (1)
-  AnyView beta;          // [c], acc; may be not given (0)
+  AnyView gamma;         // [c], acc, contiguous; may be not given (1)
+  AnyView beta;          // [c], acc, contiguous; may be not given (0)
   AnyView y;             // like x
   AnyView mean;          // [c], acc, written
   AnyView rstd;          // [c], acc, written
@@ -80,7 +80,7 @@ struct BatchNormBackward {
 
   AnyView x;       // [n, c, ...]
   AnyView dy;      // like x
-  AnyView gamma;   // [c], acc; may be not given
+  AnyView gamma;   // [c], acc, contiguous; may be not given
   AnyView mean;    // [c], acc, as saved
   AnyView rstd;    // [c], acc, as saved
   AnyView dx;      // like x; may be not given

@@ -144,7 +144,7 @@ Muon::Muon(MuonSplit split, const MuonOptions& options, const AdamWOptions& adam
     : Optimizer(joined(split), options.lr),
       options_(options),
       hidden_(split.hidden.size()),
-      adamw_lr_(split.others.empty() ? 0 : adamw.lr) {
+      adamw_lr_(adamw.lr) {
   check_options(options);
   std::vector<bool> is_other;
   for (size_t i = 0; i < parameters().size(); ++i) {
@@ -157,11 +157,9 @@ Muon::Muon(MuonSplit split, const MuonOptions& options, const AdamWOptions& adam
     buffer.dtype = acc_dtype(p.tensor.dtype());
     momentum_buffers_.push_back(Tensor::zeros(p.tensor.shape(), buffer));
   }
-  if (adamw_lr_ == 0) return;
+  if (!has_others()) return;
   check(std::isfinite(adamw.lr) && adamw.lr >= 0, "muon",
-        "expected a learning rate of 0 or more "
-        "for AdamW, got ",
-        adamw.lr);
+        "expected a learning rate of 0 or more for AdamW, got ", adamw.lr);
   check(options.lr > 0, "muon", "the learning rate must be above 0 where AdamW's depends on it");
   moments_ = AdamMoments("muon",
                          {.beta1 = adamw.betas.first,
@@ -180,7 +178,7 @@ std::string Muon::settings() const {
              ", nesterov ", options_.nesterov, ", eps ", options_.eps, ", ns_steps ",
              options_.ns_steps, ", ns_a ", a, ", ns_b ", b, ", ns_c ", c, ", adjust ",
              options_.adjust == MuonAdjust::original ? "original" : "match_rms_adamw");
-  if (adamw_lr_ != 0) text += concat(", adamw_lr ", adamw_lr_, ", adamw_", moments_.text());
+  if (has_others()) text += concat(", adamw_lr ", adamw_lr_, ", adamw_", moments_.text());
   return text;
 }
 

@@ -57,9 +57,11 @@ class Muon final : public Optimizer {
   std::vector<NamedTensor> buffers() const override;
 
  private:
+  bool has_others() const { return hidden_ < parameters().size(); }
+
   MuonOptions options_;
   size_t hidden_;                         // the first so many parameters are Muon's
-  double adamw_lr_;                       // 0 where there are no others
+  double adamw_lr_;                       // of the others
   std::vector<Tensor> momentum_buffers_;  // like the hidden parameters, acc
   AdamMoments moments_;                   // of the others
 };
