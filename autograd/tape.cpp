@@ -206,4 +206,9 @@ Tensor dense(const Tensor& tensor, MemoryFormat format) {
   return copy;
 }
 
+Tensor dense_either(const Tensor& tensor) {
+  const bool is_ready = tensor.is_contiguous() || tensor.is_contiguous(MemoryFormat::channels_last);
+  return is_ready ? tensor : tensor.contiguous();
+}
+
 }  // namespace gradus

@@ -28,5 +28,7 @@ std::string tape_dot(const Tensor& y);
 
 // `tensor` in `format`, copied only if it is not stored so already; without history.
 Tensor dense(const Tensor& tensor, MemoryFormat format = MemoryFormat::contiguous);
+// `tensor` itself if it is contiguous or channels-last, else a contiguous copy; with its history.
+Tensor dense_either(const Tensor& tensor);
 
 }  // namespace gradus

@@ -106,7 +106,7 @@ def tested_ops(content):
 def accumulator(launches, dtype):
     names = {launch["accumulator"] for launch in launches} - {"none"}
     wide = "f64" if dtype == "f64" else "f32"
-    return ", ".join(sorted(wide if name == "acc_t" else name for name in names)) or "nothing added"
+    return ", ".join(sorted(name.replace("acc_t", wide) for name in names)) or "nothing added"
 
 
 def error_text(error):

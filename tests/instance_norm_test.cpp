@@ -131,7 +131,7 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {2, 3, 1}), {}, {}, state),
                ErrorCode::invalid_argument, "more than one value per sample and channel");
   EXPECT_ERROR(instance_norm(tensor(Values(8, 1.0), {1, 4, 2}), {}, {}, state),
-               ErrorCode::invalid_argument, "running_mean must have one f64 for each of the 4");
+               ErrorCode::invalid_argument, "running_mean must have one entry for each of the 4");
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), {}, {}, {state.running_mean, {}}),
                ErrorCode::invalid_argument, "come together");
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),

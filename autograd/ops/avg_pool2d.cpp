@@ -23,9 +23,7 @@ void check_x(const Tensor& x, std::string_view op) {
 }
 
 Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view op) {
-  const bool is_readable =
-      x_given.is_contiguous() || x_given.is_contiguous(MemoryFormat::channels_last);
-  const Tensor x = is_readable ? x_given : x_given.contiguous();
+  const Tensor x = dense_either(x_given);
   const TensorOptions like_x{
       .dtype = x.dtype(), .device = x.device(), .format = format_of(x.raw(), op)};
   Tensor y =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/per_channel.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/batch_norm.h"
@@ -17,23 +18,15 @@ struct BatchNormNode final : Node {
   void backward(const Tensor& dy, Gradients& grads) override;
 };
 
-void check_per_channel(const Tensor& tensor, std::string_view what, const Tensor& x) {
-  if (!tensor.defined()) return;
-  check(tensor.rank() == 1 && tensor.size(0) == x.size(1), "batch_norm", what,
-        " must have one entry for each of the ", x.size(1), " channels of ", x, ", got ", tensor);
-  check(tensor.dtype() == acc_dtype(x.dtype()), "batch_norm", what, " must be ",
-        acc_dtype(x.dtype()), " for ", x, ", got ", tensor);
-}
-
 void check_arguments(const Tensor& x, const Tensor& gamma, const Tensor& beta,
                      const BatchNormState& state, const BatchNormOptions& options) {
   check(x.rank() >= 2 && x.rank() <= 5, "batch_norm", "expected [n, c, ...] of rank 2 to 5, got ",
         x);
   check(is_floating(x.dtype()), "batch_norm", "expected a floating dtype, got ", x);
-  check_per_channel(gamma, "gamma", x);
-  check_per_channel(beta, "beta", x);
-  check_per_channel(state.running_mean, "running_mean", x);
-  check_per_channel(state.running_var, "running_var", x);
+  check_per_channel("batch_norm", "gamma", gamma, x);
+  check_per_channel("batch_norm", "beta", beta, x);
+  check_per_channel("batch_norm", "running_mean", state.running_mean, x);
+  check_per_channel("batch_norm", "running_var", state.running_var, x);
   check(state.running_mean.defined() == state.running_var.defined(), "batch_norm",
         "running_mean and running_var come together");
   check(!state.batches.defined() ||
@@ -46,16 +39,6 @@ void check_arguments(const Tensor& x, const Tensor& gamma, const Tensor& beta,
   const bool uses_batch = options.training || !state.running_mean.defined();
   check(!uses_batch || m != 1, "batch_norm", "training needs more than one value per channel, got ",
         x);
-}
-
-Tensor dense_either(const Tensor& x) {
-  const bool ready = x.is_contiguous() || x.is_contiguous(MemoryFormat::channels_last);
-  return ready ? x : x.contiguous();
-}
-
-// Parameters are read as dense arrays; one with strides is copied, without history.
-Tensor dense_parameter(const Tensor& tensor) {
-  return tensor.defined() && !tensor.is_contiguous() ? tensor.detach().contiguous() : tensor;
 }
 
 }  // namespace

@@ -45,11 +45,6 @@ void check_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, int64_t 
         " and bias ", bias);
 }
 
-// x itself where a kernel can read it, else a recorded copy.
-Tensor readable(const Tensor& x) {
-  return x.is_contiguous() || x.is_contiguous(MemoryFormat::channels_last) ? x : x.contiguous();
-}
-
 }  // namespace
 
 Tensor conv2d(const Tensor& x_given, const Tensor& w_given, const Tensor& bias_given,
@@ -59,7 +54,7 @@ Tensor conv2d(const Tensor& x_given, const Tensor& w_given, const Tensor& bias_g
       {w_given.size(2), w_given.size(3)}, options.stride, options.padding, options.dilation};
   check_window(window, x_given.size(2), x_given.size(3), "conv2d");
 
-  const Tensor x = readable(autocast_operand(x_given));
+  const Tensor x = dense_either(autocast_operand(x_given));
   // The node's input is the parameter itself, so that dw is made in its dtype without a copy back.
   const Tensor parameter = w_given.is_contiguous() ? w_given : w_given.contiguous();
   const Tensor w = autocast_operand(parameter.detach());

@@ -1,6 +1,7 @@
 #include "autograd/ops/group_norm.h"
 
 #include "autograd/ops/group_norm_node.h"
+#include "autograd/ops/per_channel.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
 
@@ -16,25 +17,6 @@ struct GroupNormNode final : Node {
   void backward(const Tensor& dy, Gradients& grads) override;
 };
 
-void check_per_channel(const Tensor& tensor, std::string_view what, const Tensor& x,
-                       std::string_view op) {
-  if (!tensor.defined()) return;
-  check(tensor.rank() == 1 && tensor.size(0) == x.size(1), op, what,
-        " must have one entry for each of the ", x.size(1), " channels of ", x, ", got ", tensor);
-  check(tensor.dtype() == acc_dtype(x.dtype()), op, what, " must be ", acc_dtype(x.dtype()),
-        " for ", x, ", got ", tensor);
-}
-
-Tensor dense_either(const Tensor& x) {
-  const bool ready = x.is_contiguous() || x.is_contiguous(MemoryFormat::channels_last);
-  return ready ? x : x.contiguous();
-}
-
-// Parameters are read as dense arrays; one with strides is copied, without history.
-Tensor dense_parameter(const Tensor& tensor) {
-  return tensor.defined() && !tensor.is_contiguous() ? tensor.detach().contiguous() : tensor;
-}
-
 }  // namespace
 
 namespace detail {
@@ -48,8 +30,8 @@ Tensor normalize_groups(const GroupNormCall& call, const Tensor& input, const Te
   check(call.groups > 0, op, "groups must be positive, got ", call.groups);
   check(input.size(1) % call.groups == 0, op, "the ", input.size(1), " channels of ", input,
         " do not fall into ", call.groups, " groups");
-  check_per_channel(gamma_in, "gamma", input, op);
-  check_per_channel(beta_in, "beta", input, op);
+  check_per_channel(op, "gamma", gamma_in, input);
+  check_per_channel(op, "beta", beta_in, input);
   check(call.eps >= 0, op, "eps must not be negative, got ", call.eps);
   const Tensor x = dense_either(input);
   const Tensor gamma = dense_parameter(gamma_in), beta = dense_parameter(beta_in);

@@ -4,21 +4,11 @@
 
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/group_norm_node.h"
+#include "autograd/ops/per_channel.h"
 #include "core/launch.h"
 #include "core/ops/instance_norm.h"
 
 namespace gradus {
-namespace {
-
-void check_running(const Tensor& tensor, std::string_view what, const Tensor& x) {
-  if (!tensor.defined()) return;
-  check(tensor.rank() == 1 && tensor.size(0) == x.size(1) && tensor.dtype() == acc_dtype(x.dtype()),
-        "instance_norm", what, " must have one ", acc_dtype(x.dtype()), " for each of the ",
-        x.size(1), " channels of ", x, ", got ", tensor);
-}
-
-}  // namespace
-
 Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta,
                      const InstanceNormState& state, const InstanceNormOptions& options,
                      NormStatistics* saved) {
@@ -26,12 +16,12 @@ Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta,
         "expected [n, c, ...] of rank 2 to 5, got ", x);
   check(state.running_mean.defined() == state.running_var.defined(), "instance_norm",
         "running_mean and running_var come together");
-  check_running(state.running_mean, "running_mean", x);
-  check_running(state.running_var, "running_var", x);
+  check_per_channel("instance_norm", "running_mean", state.running_mean, x);
+  check_per_channel("instance_norm", "running_var", state.running_var, x);
   const bool tracked = state.running_mean.defined();
   if (tracked && !options.training) {
     return batch_norm(x, gamma, beta, {state.running_mean, state.running_var, {}},
-                      {.training = false, .eps = options.eps});
+                      {.training = false, .eps = options.eps}, saved);
   }
   const bool updates = tracked && x.numel() > 0;
   const int64_t s = x.numel() / std::max<int64_t>(x.size(0) * x.size(1), 1);

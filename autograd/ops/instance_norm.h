@@ -19,7 +19,8 @@ struct InstanceNormState {
 
 // x: [n, c] to [n, c, d, h, w], floating, contiguous or channels-last (other strides are copied
 // first, which a Trace shows). gamma, beta: [c], acc_dtype(x.dtype), or undefined for 1 and 0.
-// Returns a tensor like x; `saved`, if given, receives mean and rstd [n, c] where they are x's own.
+// Returns a tensor like x; `saved`, if given, receives mean and rstd: [n, c], or [c] in evaluation
+// with running statistics.
 // Formulas: core/ops/group_norm.h and core/ops/instance_norm.h.
 //
 // Evaluation with running statistics is batch_norm's. A channel of one element gives beta, for any

@@ -30,11 +30,6 @@ void check_arguments(const Tensor& x, int64_t size, double alpha, double beta, d
         "alpha, beta and k must be finite, got ", alpha, ", ", beta, " and ", k);
 }
 
-Tensor dense_either(const Tensor& x) {
-  const bool ready = x.is_contiguous() || x.is_contiguous(MemoryFormat::channels_last);
-  return ready ? x : x.contiguous();
-}
-
 }  // namespace
 
 Tensor local_response_norm(const Tensor& input, int64_t size, double alpha, double beta, double k) {

@@ -55,9 +55,7 @@ Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
         "max_pool2d", "a window of kernel ", window.kernel[0], "x", window.kernel[1],
         " with dilation ", window.dilation[0], "x", window.dilation[1],
         " covers nothing but the padding of ", x_given);
-  const bool is_readable =
-      x_given.is_contiguous() || x_given.is_contiguous(MemoryFormat::channels_last);
-  const Tensor x = is_readable ? x_given : x_given.contiguous();
+  const Tensor x = dense_either(x_given);
   const TensorOptions like_x{
       .dtype = x.dtype(), .device = x.device(), .format = format_of(x.raw(), "max_pool2d")};
   Tensor y = Tensor::empty({x.size(0), x.size(1), p, q}, like_x);

@@ -16,11 +16,6 @@ struct SoftmaxNode final : Node {
   void backward(const Tensor& dy, Gradients& grads) override;
 };
 
-Tensor dense_either(const Tensor& x) {
-  const bool is_ready = x.is_contiguous() || x.is_contiguous(MemoryFormat::channels_last);
-  return is_ready ? x : x.contiguous();
-}
-
 Tensor apply(std::string_view op, const Tensor& given, int given_axis, bool log) {
   check(is_floating(given.dtype()), op, "expected a floating dtype, got ", given);
   check(given.rank() >= 1, op, "expected at least one axis, got ", given);

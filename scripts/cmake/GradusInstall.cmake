@@ -68,6 +68,7 @@ target_sources(gradus PUBLIC
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
   autograd/ops/class_labels.h
+  autograd/ops/per_channel.h
   autograd/ops/row_norm.h
   autograd/ops/group_norm_node.h
   autograd/ops/axis_set.h

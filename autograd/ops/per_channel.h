@@ -1,0 +1,18 @@
+// What ops with one number per channel ask of it.
+#pragma once
+
+#include <string_view>
+
+#include "core/tensor.h"
+
+namespace gradus {
+
+// Throws naming `op` unless `tensor` is undefined or has an entry of acc_dtype(x.dtype()) for each
+// channel of x [n, c, ...].
+void check_per_channel(std::string_view op, std::string_view what, const Tensor& tensor,
+                       const Tensor& x);
+
+// Kernels read parameters as dense arrays: one with strides is copied, without history.
+Tensor dense_parameter(const Tensor& tensor);
+
+}  // namespace gradus
