@@ -79,7 +79,12 @@ TEST_P(ActivationAccuracy, UlpsInF32) {
   const ref::Array x_array{{static_cast<int64_t>(xs.size())}, xs};
   const ref::Array ones = ref::full(x_array.shape, 1.0);
   // The baseline instruction set rounds a·b before adding c.
-  const double unfused = GetParam() == kCpu && cpu().isa() == Isa::baseline ? 1 : 0;
+#ifdef __SANITIZE_ADDRESS__
+  constexpr bool fuses = false;  // such builds optimise less
+#else
+  const bool fuses = cpu().isa() != Isa::baseline;
+#endif
+  const double unfused = GetParam() == kCpu && !fuses ? 1 : 0;
   for (const Bound& bound : kBounds) {
     Tensor x = Tensor::from_vector(xs, x_array.shape, {.device = GetParam()});
     x.set_requires_grad(true);

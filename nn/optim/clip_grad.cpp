@@ -24,8 +24,10 @@ std::vector<Tensor> dense_grads(const std::vector<Tensor>& parameters, std::stri
   for (Tensor p : parameters) {
     const Tensor grad = p.grad();
     if (!grad.defined()) continue;
-    check(grads.empty() || grads.front().device() == grad.device(), op,
-          "all gradients must be on one device, got ", grad, " and ", grads.front());
+    if (!grads.empty()) {
+      check(grads.front().device() == grad.device(), op,
+            "all gradients must be on one device, got ", grad, " and ", grads.front());
+    }
     const bool is_dense = grad.is_contiguous() || grad.is_contiguous(MemoryFormat::channels_last);
     if (!is_dense) p.set_grad(dense(grad));
     grads.push_back(p.grad());
