@@ -27,6 +27,13 @@ struct CaseInput {
   bool positive = false;
   int64_t classes = 0;
   bool channels_last = false;  // rank 4 only
+
+  // Of the tensor, when `tested` is the dtype under test.
+  DType dtype(DType tested) const {
+    if (kind == Kind::label) return DType::i64;
+    return kind == Kind::value ? tested : acc_dtype(tested);
+  }
+  bool is_differentiable() const { return kind == Kind::value || kind == Kind::parameter; }
 };
 
 struct OpCase {

@@ -11,6 +11,7 @@
 
 #include "core/random.h"
 #include "examples/cli/commands.h"
+#include "examples/cli/median.h"
 #include "examples/cli/progress.h"
 #include "examples/cli/run_setup.h"
 #include "nn/data/loader.h"
@@ -53,12 +54,6 @@ std::vector<double> time_steps(nn::Trainer& trainer, int repeats, int steps) {
   std::vector<double> times(static_cast<size_t>(repeats));
   for (double& time : times) time = repeat();
   return times;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 int bench_step(const BenchOptions& o) {

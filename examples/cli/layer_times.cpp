@@ -5,6 +5,7 @@
 
 #include "core/generator.h"
 #include "core/launch.h"
+#include "examples/cli/median.h"
 #include "nn/capture.h"
 
 namespace gradus::cli {
@@ -14,20 +15,15 @@ namespace {
 constexpr int64_t kColdBytes = 400 << 20;
 constexpr double kBlockSeconds = 0.02;
 
-DType dtype_of_input(const CaseInput& input, DType dtype) {
-  if (input.kind == CaseInput::Kind::label) return DType::i64;
-  return input.kind == CaseInput::Kind::value ? dtype : acc_dtype(dtype);
-}
-
 Tensor draw(const CaseInput& input, DType dtype, Device device) {
   const TensorOptions options{
-      .dtype = dtype_of_input(input, dtype),
+      .dtype = input.dtype(dtype),
       .device = device,
       .format = input.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous};
   if (input.kind == CaseInput::Kind::label) return randint(0, input.classes, input.shape, options);
   if (input.positive) return rand(input.shape, options, nullptr, 0.5, 1.5);
   Tensor tensor = randn(input.shape, options, nullptr, input.mean, input.std);
-  if (input.kind != CaseInput::Kind::state) tensor.set_requires_grad(true);
+  if (input.is_differentiable()) tensor.set_requires_grad(true);
   return tensor;
 }
 
@@ -47,11 +43,6 @@ Operands make_operands(const OpCase& op_case, DType dtype, Device device) {
     operands.inputs.push_back(draw(input, dtype, device));
   }
   return operands;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<int64_t>(values.size() / 2));
-  return values[values.size() / 2];
 }
 
 // Median milliseconds of one of the `calls` calls that a step makes.
@@ -91,7 +82,7 @@ void count_passes(double passes, const Tensor& x, Timing& timing) {
 int64_t input_bytes(const OpCase& op_case, DType dtype) {
   int64_t total = 0;
   for (const CaseInput& input : op_case.inputs) {
-    total += input.shape.numel() * size_of(dtype_of_input(input, dtype));
+    total += input.shape.numel() * size_of(input.dtype(dtype));
   }
   return total;
 }

@@ -20,23 +20,6 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
 
-DType dtype_of_input(const CaseInput& input, DType dtype) {
-  switch (input.kind) {
-    case CaseInput::Kind::value:
-      return dtype;
-    case CaseInput::Kind::parameter:
-    case CaseInput::Kind::state:
-      return acc_dtype(dtype);
-    case CaseInput::Kind::label:
-      return DType::i64;
-  }
-  return dtype;
-}
-
-bool is_differentiable(const CaseInput& input) {
-  return input.kind == CaseInput::Kind::value || input.kind == CaseInput::Kind::parameter;
-}
-
 ref::Array to_array(const Tensor& tensor) { return {tensor.shape(), tensor.to_vector<double>()}; }
 
 // The bytes of a tensor in row-major order.
@@ -76,8 +59,8 @@ void check_one_dtype(const OpCase& op_case, DType dtype, Device device) {
   ASSERT_EQ(got.grads.size(), want_grads.size());
   size_t i = 0;
   for (const CaseInput& input : op_case.inputs) {
-    if (!is_differentiable(input)) continue;
-    const DType grad_dtype = dtype_of_input(input, dtype);
+    if (!input.is_differentiable()) continue;
+    const DType grad_dtype = input.dtype(dtype);
     const std::vector<double> got_grad = got.grads[i].to_vector<double>();
     EXPECT_TRUE(agrees(got_grad, want_grads[i].data, grad_dtype,
                        gradient_tolerance(op_case, grad_dtype, want, dy), op_case.scale))
@@ -124,7 +107,7 @@ std::vector<ref::Array> draw_inputs(const OpCase& op_case, DType dtype, uint64_t
       }
       value = input.mean + input.std * normal(random);
       if (input.positive) value = std::abs(value) + 0.5;
-      value = round_to(value, dtype_of_input(input, dtype));
+      value = round_to(value, input.dtype(dtype));
     }
     arrays.push_back(std::move(array));
   }
@@ -146,10 +129,10 @@ std::vector<Tensor> make_inputs(const OpCase& op_case, std::span<const ref::Arra
     const CaseInput& input = op_case.inputs[i];
     const auto format =
         input.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
-    Tensor tensor = Tensor::from_vector(
-        arrays[i].data, arrays[i].shape,
-        {.dtype = dtype_of_input(input, dtype), .device = device, .format = format});
-    if (is_differentiable(input)) tensor.set_requires_grad(true);
+    Tensor tensor =
+        Tensor::from_vector(arrays[i].data, arrays[i].shape,
+                            {.dtype = input.dtype(dtype), .device = device, .format = format});
+    if (input.is_differentiable()) tensor.set_requires_grad(true);
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -163,7 +146,7 @@ CaseRun run_case(const OpCase& op_case, std::span<const ref::Array> arrays, cons
   run.y.backward(
       Tensor::from_vector(dy.data, dy.shape, {.dtype = run.y.dtype(), .device = device}));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (is_differentiable(op_case.inputs[i])) run.grads.push_back(inputs[i].grad());
+    if (op_case.inputs[i].is_differentiable()) run.grads.push_back(inputs[i].grad());
   }
   return run;
 }
@@ -206,7 +189,7 @@ void check_gradients(const OpCase& op_case) {
   const CaseRun run = run_case(op_case, arrays, dy, DType::f64, kCpu);
   size_t gradient = 0;
   for (size_t i = 0; i < arrays.size(); ++i) {
-    if (!is_differentiable(op_case.inputs[i])) continue;
+    if (!op_case.inputs[i].is_differentiable()) continue;
     const auto forward = [&](const ref::Array& x) {
       std::vector<ref::Array> moved = arrays;
       moved[i] = x;
