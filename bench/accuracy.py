@@ -36,7 +36,7 @@ def norm_layer(norm, channels, size):
 
 def small_cnn(norm):
     def block(c, k, size):
-        layers = [nn.Conv2d(c, k, 3, padding=1, bias=norm in ("none", "lrn"))]
+        layers = [nn.Conv2d(c, k, 3, padding=1, bias=norm in ("none", "lrn", "rms"))]
         if norm != "none":
             layers.append(norm_layer(norm, k, size))
         return layers + [nn.ReLU()]
