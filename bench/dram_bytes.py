@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """DRAM bytes of each layer, counted by Nsight Compute, beside the fewest that it can move.
 
-    python3 bench/dram_bytes.py --gradus build/gradus [--layer NAME]... [--case TEXT]
+    python3 bench/dram_bytes.py --gradus build/gradus [--layer NAME]... [--case PATTERN]
                                 [--dtype f32,bf16] [--json FILE]
 
 Runs every cold benchmark case once under `ncu` and sums what its kernels read and wrote, forward and
@@ -19,7 +19,8 @@ METRICS = "dram__bytes_read.sum,dram__bytes_write.sum"
 def bench_command(args, row=None):
     command = [args.gradus, "bench", "layers", "--device", "cuda", "--cold", "--repeats", "0"]
     if row:
-        return command + ["--layer", row["layer"], "--case", row["case"], "--dtype", row["dtype"]]
+        case = f"^{row['case']}$"
+        return command + ["--layer", row["layer"], "--case", case, "--dtype", row["dtype"]]
     for layer in args.layer or []:
         command += ["--layer", layer]
     return command + ["--case", args.case, "--dtype", args.dtype]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`gradus bench layers` and PyTorch in turn, layer by layer, on one GPU: a table of ratios.
 
-    python3 bench/torch_layers.py --gradus build/gradus [--layer NAME]... [--case TEXT]
+    python3 bench/torch_layers.py --gradus build/gradus [--layer NAME]... [--case PATTERN]
                                   [--dtype f32,bf16] [--cold | --warm] [--compile] [--json FILE]
 
 A ratio above 1 means that gradus is faster than the better of PyTorch's eager mode and, with
@@ -169,7 +169,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gradus", required=True)
     parser.add_argument("--layer", action="append", choices=LAYERS)
-    parser.add_argument("--case", default="", help="only cases whose name has this in it")
+    parser.add_argument("--case", default="", help="only cases in whose name this regular expression matches")
     parser.add_argument("--dtype", default="f32,bf16")
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--warm", action="store_true")

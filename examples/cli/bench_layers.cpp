@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ constexpr int64_t kLargeBytes = 100 << 20;
 
 struct LayersOptions : DeviceOptions {
   std::vector<std::string> layers;
-  std::string filter;
+  std::string pattern;
   std::vector<std::string> dtypes{"f32", "bf16"};
   bool cold = false;
   bool warm = false;
@@ -27,10 +28,21 @@ struct LayersOptions : DeviceOptions {
   std::string json;
 };
 
-std::vector<OpCase> benchmark_cases(const std::string& op) {
+std::vector<OpCase> benchmark_cases(const std::string& op, const std::regex& pattern) {
   std::vector<OpCase> cases = cases_of(op);
-  std::erase_if(cases, [](const OpCase& one) { return !one.benchmark; });
+  std::erase_if(cases, [&](const OpCase& one) {
+    return !one.benchmark || !std::regex_search(one.name, pattern);
+  });
   return cases;
+}
+
+std::string check_pattern(const std::string& text) {
+  try {
+    std::regex{text};
+    return {};
+  } catch (const std::regex_error&) {
+    return "not a regular expression: " + text;
+  }
 }
 
 // GB/s, and what part that is of a copy.
@@ -81,13 +93,15 @@ int bench_layers(const LayersOptions& o) {
   const bool gpu = device.type == DeviceType::cuda;
   const double copy =
       o.repeats > 0 ? copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats) : 0;
-  fmt::print("{}; copy {:.0f} GB/s\n", describe(device), copy);
+  fmt::print("{}", describe(device));
+  if (copy > 0) fmt::print("; copy {:.0f} GB/s", copy);
+  fmt::print("\n");
   fmt::print("{:<40} {:<18} {:<5} {:<5}  {:>9} {:>6} {:>5}  {:>9} {:>6} {:>5}\n", "", "x", "dtype",
              "", "forward", "GB/s", "% ", "backward", "GB/s", "% ");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const std::regex pattern(o.pattern);
   for (const std::string& op : o.layers.empty() ? ops_with_cases() : o.layers) {
-    for (const OpCase& op_case : benchmark_cases(op)) {
-      if (op_case.name.find(o.filter) == std::string::npos) continue;
+    for (const OpCase& op_case : benchmark_cases(op, pattern)) {
       for (const std::string& name : o.dtypes) {
         const DType dtype = parse_dtype(name);
         for (const bool cold : {true, false}) {
@@ -122,8 +136,10 @@ void add_bench_layers(CLI::App& bench, Action& action) {
       ->type_name("NAME")
       ->check(CLI::IsMember(ops_with_cases()))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--case", o->filter, "Only cases whose name has this in it")
-      ->type_name("TEXT");
+  command
+      ->add_option("--case", o->pattern, "Only cases in whose name this regular expression matches")
+      ->type_name("PATTERN")
+      ->check(CLI::Validator(check_pattern, ""));
   command->add_option("--dtype", o->dtypes, "Of the values, separated by commas")
       ->type_name("NAME")
       ->delimiter(',')
