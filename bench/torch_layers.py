@@ -14,6 +14,7 @@ import json
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import torch
@@ -111,7 +112,7 @@ def graph_time(calls, repeats=15):
     return statistics.median(times)
 
 
-def time_module(module, row):
+def time_module(module, row, repeats=15):
     dtype, shape = DTYPES[row["dtype"]], json.loads(row["shape"])
     channels_last = "channels_last" in row["case"]
     module = module.to("cuda", dtype)
@@ -129,12 +130,12 @@ def time_module(module, row):
     xs = [operand() for _ in range(copies)]
     with torch.no_grad():
         dys = [torch.randn_like(module(x)) for x in xs]
-    forward = graph_time([lambda x=x: module(x) for x in xs])
+    forward = graph_time([lambda x=x: module(x) for x in xs], repeats)
     if row["case"].startswith("prod"):  # its backward waits for the device
         return forward, float("inf")
     parameters = list(module.parameters())
     both = graph_time([lambda x=x, dy=dy: torch.autograd.grad(module(x), [x] + parameters, dy)
-                       for x, dy in zip(xs, dys)])
+                       for x, dy in zip(xs, dys)], repeats)
     return forward, both - forward
 
 
@@ -150,12 +151,30 @@ def rival(row, compiled):
     return [min((times[side], mode) for mode, times in modes.items()) for side in (0, 1)]
 
 
+def compile_row(row):
+    """Fills the cache of torch.compile, on disk."""
+    module = twin(row["layer"], row["case"], json.loads(row["shape"]))
+    if module is not None:
+        time_module(torch.compile(module), row | {"cold": False}, repeats=1)
+
+
+def compile_in_parallel(args, layers):
+    """A process per layer and dtype: compiling takes most of the time, one after the other minutes."""
+    own = [sys.executable, __file__, "--gradus", args.gradus, "--case", args.case, "--compile-only"]
+    own += [flag for flag in ("--cold", "--warm") if getattr(args, flag[2:])]
+    processes = [subprocess.Popen(own + ["--layer", layer, "--dtype", dtype])
+                 for layer in layers for dtype in args.dtype.split(",")]
+    if any([process.wait() for process in processes]):
+        sys.exit("torch.compile failed")
+
+
 def run_gradus(args, layer):
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/rows.json"
         command = [args.gradus, "bench", "layers", "--device", "cuda", "--layer", layer,
                    "--case", args.case, "--dtype", args.dtype, "--json", path]
         command += [flag for flag in ("--cold", "--warm") if getattr(args, flag[2:])]
+        command += ["--repeats", "0"] if args.compile_only else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(path, encoding="utf-8") as file:
             return json.load(file)
@@ -174,16 +193,25 @@ def main():
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--compile", action="store_true",
-                        help="also torch.compile, of cold operands (minutes)")
+                        help="also torch.compile (minutes)")
+    parser.add_argument("--compile-only", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    layers = args.layer or LAYERS
+    if args.compile_only:
+        for layer in layers:
+            for row in run_gradus(args, layer)["rows"]:
+                compile_row(row)
+        return
+    if args.compile:
+        compile_in_parallel(args, layers)
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     print(f"{'':54}{'gradus ms':>10}{'% copy':>8}{'PyTorch ms':>11}{'ratio':>7}")
     rows = []
-    for layer in args.layer or LAYERS:
+    for layer in layers:
         for row in run_gradus(args, layer)["rows"]:
-            best = rival(row, args.compile and row["cold"])
+            best = rival(row, args.compile)
             name = f"{layer} {row['case']} {row['shape']} {row['dtype']}"
             name += " cold" if row["cold"] else " warm"
             for side, key in enumerate(("forward", "backward")):
