@@ -46,4 +46,9 @@ struct GradcheckResult {
 GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 
+// Those differences for each element of x, which is f64, stores each element once and is changed in
+// place meanwhile: the gradient that Σ dy·f should have with respect to x.
+Tensor finite_differences(const std::function<Tensor()>& f, const Tensor& x, const Tensor& dy,
+                          double h = 1e-6);
+
 }  // namespace gradus

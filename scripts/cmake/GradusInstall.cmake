@@ -30,6 +30,8 @@ target_sources(gradus PUBLIC
     core/ops/reductions.h
     core/ops/window.h
     autograd/autocast.h
+    autograd/explain/derivation.h
+    autograd/explain/setting.h
     autograd/gradcheck.h
     autograd/grad_mode.h
     autograd/node.h
@@ -67,6 +69,8 @@ target_sources(gradus PUBLIC
 
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
+  autograd/explain/library.h
+  autograd/explain/steps.h
   autograd/ops/class_labels.h
   autograd/ops/per_channel.h
   autograd/ops/row_norm.h

@@ -1,0 +1,78 @@
+#include "autograd/explain/derivation.h"
+
+#include <algorithm>
+
+#include "autograd/explain/steps.h"
+#include "autograd/gradcheck.h"
+#include "core/error.h"
+
+namespace gradus::explain {
+namespace {
+
+// The forward's gradient by central differences, with respect to one of its inputs. Values of f64
+// near 1 are best moved by about 2^-17, where rounding and the neglected third derivative balance.
+Tensor differences(const Setting& setting, const Inputs& inputs, Tensor Inputs::*which) {
+  Inputs moved = inputs;
+  moved.*which = (inputs.*which).clone();
+  return finite_differences([&] { return library_forward(setting, moved); }, moved.*which,
+                            inputs.dy, 0x1p-17);
+}
+
+void add_gradient(Derivation& out, std::string name, const Tensor& value, Tensor Inputs::*which) {
+  if (!value.defined()) return;
+  const Tensor finite = differences(out.setting, out.inputs, which);
+  const double difference =
+      largest_difference(value.to_vector<double>(), finite.to_vector<double>());
+  out.gradients.push_back({std::move(name), value, finite, difference});
+}
+
+// The channels that the window of each channel and its mirrored window hold.
+Tensor windows_of(const Setting& setting, int64_t c) {
+  const int64_t before = setting.size / 2, after = setting.size - before - 1;
+  std::vector<int64_t> bounds;
+  const auto add = [&](int64_t first, int64_t last) {
+    bounds.push_back(std::max<int64_t>(first, 0));
+    bounds.push_back(std::min(last + 1, c));
+  };
+  for (int64_t k = 0; k < c; ++k) {
+    add(k - before, k + after);
+    add(k - after, k + before);
+  }
+  return Tensor::from_vector(bounds, {c, 4});
+}
+
+}  // namespace
+
+const Step& Derivation::step(std::string_view name) const {
+  const auto found = std::ranges::find(steps, name, &Step::name);
+  check(found != steps.end(), to_string(setting.layer), "has no step ", name);
+  return *found;
+}
+
+Derivation derive(const Setting& setting, Inputs inputs) {
+  Derivation out;
+  out.setting = setting;
+  out.inputs = complete(setting, std::move(inputs), 0);
+  const Layout layout = layout_of(setting, out.inputs.x.shape());
+  const Library library = run_library(setting, out.inputs);
+  out.m = layout.m;
+  out.sets = Tensor::from_vector(layout.set, out.inputs.x.shape());
+  switch (setting.layer) {
+    case Layer::local_response_norm:
+      out.windows = windows_of(setting, out.inputs.x.size(1));
+      derive_response(out, layout, library);
+      break;
+    case Layer::softmax2d:
+      derive_softmax(out, layout, library);
+      break;
+    default:
+      derive_norm(out, layout, library);
+  }
+  add_gradient(out, "dx", library.dx, &Inputs::x);
+  add_gradient(out, "dgamma", library.dgamma, &Inputs::gamma);
+  add_gradient(out, "dbeta", library.dbeta, &Inputs::beta);
+  out.half = half_note(setting, out.inputs, layout);
+  return out;
+}
+
+}  // namespace gradus::explain

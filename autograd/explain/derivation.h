@@ -1,0 +1,96 @@
+// The backward of a normalization, derived step by step in numbers for one small tensor: what
+// `gradus explain` prints and the lessons show.
+//
+//   Setting setting{.layer = Layer::group_norm, .groups = 2};
+//   Derivation d = derive(setting, draw_inputs(setting, default_shape(setting), 0));
+//   for (const Step& step : d.steps) print(step.name, step.formula, step.why, step.value);
+//
+// Everything is f64 on the CPU. Each step is computed by plain loops from its formula, and beside
+// it stands how far it is from what gradus's own kernels give. All tensors are contiguous.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/explain/setting.h"
+
+namespace gradus::explain {
+
+enum class Phase : uint8_t { forward, backward };
+
+// One line of the derivation. `name` is the letter of the code:
+//   five norms  mu var rstd xhat y running_mean running_var | d m1 m2 direct mean projection dx
+//               dgamma dbeta          (rms_norm: no mu, m1, mean, dbeta; running: batch_norm)
+//               evaluation: mu var rstd xhat y | d dx dgamma dbeta
+//   local_response_norm  squares denom power y | direct t sum neighbours dx
+//   softmax2d            max z exp total y | weighted sum dx
+// Shapes: mu var rstd m1 m2: Layout::per_set. dgamma, dbeta and running ones: Layout::per_param.
+// softmax2d's max, total and sum: [n, positions]. All others are like x; m1 and m2 are spread over
+// their set in `mean` and `projection`.
+struct Step {
+  Phase phase;
+  std::string name;
+  std::string formula;  // "m1 = Σ d / m"
+  std::string why;      // one sentence
+  Tensor value;
+  std::string against = {};  // what gradus has of the same: "saved mean"; empty where nothing
+  double difference = 0;     // the largest difference from it
+};
+
+// A tensor that the forward keeps for the backward.
+struct SavedTensor {
+  std::string name;
+  Tensor value;
+  std::string why;
+};
+
+// The gradient that gradus's backward gives, and central differences of its forward.
+struct Gradient {
+  std::string name;  // "dx", "dgamma", "dbeta"
+  Tensor value;
+  Tensor finite;
+  double difference;  // the largest between the two
+};
+
+// Something that holds for every set. value: the largest magnitude of what should be 0, at the set
+// where it is nearest to its bound, which is what eps leaves and what rounding may add.
+struct Invariant {
+  std::string text;  // "Σ dx = 0 over each set"
+  std::string why;
+  double value;
+  double bound;
+  bool holds() const { return value <= bound; }
+};
+
+// What overflows in half precision, by example: f16 numbers as f64. Undefined tensors where
+// nothing does.
+struct HalfNote {
+  std::string text;
+  Tensor x;        // values that f16 holds well
+  Tensor squares;  // of x - mu, or softmax2d's exp(x), taken in f16: with infinities
+  Tensor wrong;    // y by way of them
+  Tensor right;    // y as gradus computes it from the same f16 values
+};
+
+struct Derivation {
+  Setting setting;
+  Inputs inputs;
+  int64_t m;       // elements of a set
+  Tensor sets;     // i64, like x: the number of the set that the element belongs to
+  Tensor windows;  // i64, [c, 4], local_response_norm only: first and one past the last channel of
+                   // the window of each channel, and the same of its mirrored window
+  std::vector<Step> steps;
+  std::vector<SavedTensor> saved;
+  std::vector<Gradient> gradients;
+  std::vector<Invariant> invariants;
+  std::vector<std::string> notes;  // "In evaluation: dx = rstd·d, since ..."
+  HalfNote half;
+
+  const Step& step(std::string_view name) const;  // throws invalid_argument where there is none
+};
+
+// Inputs that are not given are drawn (complete(), seed 0). Throws invalid_argument for tensors
+// that do not fit the setting.
+Derivation derive(const Setting& setting, Inputs inputs);
+
+}  // namespace gradus::explain

@@ -1,0 +1,115 @@
+// What overflows in half precision, by example.
+#include <algorithm>
+
+#include "autograd/explain/steps.h"
+#include "core/error.h"
+
+namespace gradus::explain {
+namespace {
+
+Values rounded(const Values& values, DType dtype) {
+  const Shape shape = {static_cast<int64_t>(values.size())};
+  return Tensor::from_vector(values, shape).to(dtype).to_vector<double>();
+}
+
+// x less the mean of its set where the layer takes that away.
+Values centre(const Setting& setting, const Layout& layout, Values x) {
+  if (!setting.has_mean()) return x;
+  const Values mu = mean_over_sets(layout, x);
+  for (size_t i = 0; i < x.size(); ++i) x[i] -= mu[at(layout.set, i)];
+  return x;
+}
+
+// x as f16 holds it, changed so that something overflows: stretched until what is squared reaches
+// 300, or, for softmax2d, moved until the largest is 12.
+Values overflowing(const Setting& setting, const Layout& layout, Values x) {
+  if (setting.layer == Layer::softmax2d) {
+    const double top = *std::ranges::max_element(x);
+    for (double& value : x) value += 12 - top;
+    return rounded(x, DType::f16);
+  }
+  double scale = 0;
+  for (const double value : centre(setting, layout, x)) scale = std::max(scale, std::abs(value));
+  for (double& value : x) value *= scale > 0 ? 300 / scale : 0.0;
+  return rounded(x, DType::f16);
+}
+
+// y of the five norms with squares that were rounded to f16 before they were added.
+Values norm_wrong(const Setting& setting, const Inputs& in, const Layout& layout,
+                  const Values& centred, const Values& squares) {
+  const Values var = mean_over_sets(layout, squares);
+  const Values gamma = in.gamma.to_vector<double>();
+  const Values beta = in.beta.defined() ? in.beta.to_vector<double>() : Values(gamma.size(), 0.0);
+  return each(centred.size(), [&](size_t i) {
+    const double rstd = 1 / std::sqrt(var[at(layout.set, i)] + setting.eps);
+    return gamma[at(layout.param, i)] * centred[i] * rstd + beta[at(layout.param, i)];
+  });
+}
+
+Values response_wrong(const Setting& o, const Values& x, const Values& squares,
+                      const Shape& shape) {
+  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
+  return each(x.size(), [&](size_t i) {
+    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
+    double sum = 0;
+    for (int64_t j = std::max<int64_t>(0, k - o.size / 2);
+         j <= std::min(c - 1, k + o.size - o.size / 2 - 1); ++j)
+      sum += squares[static_cast<size_t>(index + (j - k) * s)];
+    return x[i] * std::pow(o.k + o.alpha / static_cast<double>(o.size) * sum, -o.beta);
+  });
+}
+
+Values softmax_wrong(const Values& exps, const Layout& layout) {
+  const Values total = sum_over_sets(layout, exps);
+  return each(exps.size(), [&](size_t i) { return exps[i] / total[at(layout.set, i)]; });
+}
+
+// y as the layer computes it from f16 values; parameters stay f32, as in mixed precision.
+Tensor library_half(const Setting& setting, const Inputs& in, const Tensor& x) {
+  const auto parameter = [](const Tensor& t) { return t.defined() ? t.to(DType::f32) : Tensor(); };
+  const Inputs half{.x = x.to(DType::f16),
+                    .dy = {},
+                    .gamma = parameter(in.gamma),
+                    .beta = parameter(in.beta),
+                    .running_mean = parameter(in.running_mean),
+                    .running_var = parameter(in.running_var)};
+  return library_forward(setting, half).to(DType::f64);
+}
+
+}  // namespace
+
+HalfNote half_note(const Setting& setting, const Inputs& in, const Layout& layout) {
+  if (setting.is_evaluation()) {
+    return {.text = "Evaluation takes no squares: nothing overflows that x itself does not."};
+  }
+  const Shape& shape = in.x.shape();
+  const bool is_softmax = setting.layer == Layer::softmax2d;
+  const Values x = overflowing(setting, layout, in.x.to_vector<double>());
+  const Values centred = centre(setting, layout, x);
+  const Values squares =
+      rounded(each(x.size(),
+                   [&](size_t i) { return is_softmax ? std::exp(x[i]) : centred[i] * centred[i]; }),
+              DType::f16);
+  HalfNote note;
+  note.x = Tensor::from_vector(x, shape);
+  note.squares = Tensor::from_vector(squares, shape);
+  note.right = library_half(setting, in, note.x);
+  if (is_softmax) {
+    note.wrong = Tensor::from_vector(softmax_wrong(squares, layout), shape);
+    note.text =
+        "f16 holds numbers up to 65504, and e^11.1 is more: without taking the maximum away, an x "
+        "of 12 gives inf, and inf / inf is not a number. gradus takes it away and adds in f32.";
+    return note;
+  }
+  note.wrong =
+      Tensor::from_vector(setting.is_norm() ? norm_wrong(setting, in, layout, centred, squares)
+                                            : response_wrong(setting, x, squares, shape),
+                          shape);
+  note.text =
+      "f16 holds numbers up to 65504, and 256² = 65536 is more: squares of values above 256 "
+      "overflow before an f32 sum sees them, and what is divided by them becomes 0. gradus widens "
+      "each value to f32 before it is squared. bf16 has the range of f32, but 8 bits of precision.";
+  return note;
+}
+
+}  // namespace gradus::explain

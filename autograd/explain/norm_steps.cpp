@@ -1,0 +1,237 @@
+// The five norms: one formula over different sets (core/ops/normalization.h).
+#include <algorithm>
+
+#include "autograd/explain/steps.h"
+
+namespace gradus::explain {
+namespace {
+
+// The formula's values, by plain loops.
+struct NormValues {
+  Values x, dy, gamma, beta;  // as given
+  Values mu, var, rstd;       // per set
+  Values xhat, y, d;          // per element
+  Values m1, m2;              // per set
+  Values direct, mean, projection, dx;
+};
+
+Values values_or(const Tensor& tensor, size_t count, double value) {
+  return tensor.defined() ? tensor.to_vector<double>() : Values(count, value);
+}
+
+NormValues compute(const Setting& setting, const Inputs& in, const Layout& layout) {
+  NormValues v;
+  v.x = in.x.to_vector<double>();
+  v.dy = in.dy.to_vector<double>();
+  const size_t count = v.x.size(), params = static_cast<size_t>(layout.params);
+  v.gamma = values_or(in.gamma, params, 1);
+  v.beta = values_or(in.beta, params, 0);
+  const auto set = [&](const Values& per_set, size_t i) { return per_set[at(layout.set, i)]; };
+  const auto param = [&](const Values& per_param, size_t i) {
+    return per_param[at(layout.param, i)];
+  };
+  if (setting.is_evaluation()) {
+    v.mu = in.running_mean.to_vector<double>();
+    v.var = in.running_var.to_vector<double>();
+  } else {
+    v.mu = setting.has_mean() ? mean_over_sets(layout, v.x)
+                              : Values(static_cast<size_t>(layout.sets), 0.0);
+    v.var = mean_over_sets(layout, each(count, [&](size_t i) {
+                             const double centred = v.x[i] - set(v.mu, i);
+                             return centred * centred;
+                           }));
+  }
+  v.rstd = each(v.var.size(), [&](size_t s) { return 1 / std::sqrt(v.var[s] + setting.eps); });
+  v.xhat = each(count, [&](size_t i) { return (v.x[i] - set(v.mu, i)) * set(v.rstd, i); });
+  v.y = each(count, [&](size_t i) { return param(v.gamma, i) * v.xhat[i] + param(v.beta, i); });
+  v.d = each(count, [&](size_t i) { return v.dy[i] * param(v.gamma, i); });
+  v.m1 = mean_over_sets(layout, v.d);
+  v.m2 = mean_over_sets(layout, each(count, [&](size_t i) { return v.d[i] * v.xhat[i]; }));
+  v.direct = each(count, [&](size_t i) { return set(v.rstd, i) * v.d[i]; });
+  v.mean = each(count, [&](size_t i) { return -set(v.rstd, i) * set(v.m1, i); });
+  v.projection = each(count, [&](size_t i) { return -set(v.rstd, i) * v.xhat[i] * set(v.m2, i); });
+  v.dx = v.direct;
+  if (setting.is_evaluation()) return v;
+  for (size_t i = 0; i < count; ++i)
+    v.dx[i] += (setting.has_mean() ? v.mean[i] : 0.0) + v.projection[i];
+  return v;
+}
+
+void add_statistics(Derivation& out, const Layout& layout, const NormValues& v,
+                    const Library& library) {
+  StepList forward(out, Phase::forward);
+  if (out.setting.is_evaluation()) {
+    forward.add("mu", layout.per_set, v.mu, "mu = running_mean",
+                "Evaluation normalizes with a mean from training, a constant.", library.saved.mean,
+                "saved mean");
+    forward.add("var", layout.per_set, v.var, "var = running_var",
+                "The variance is a constant from training, too.");
+  } else if (out.setting.has_mean()) {
+    forward.add("mu", layout.per_set, v.mu, "mu = Σ x / m",
+                "The mean of each set: taking it away makes y blind to an offset of x.",
+                library.saved.mean, "saved mean");
+    forward.add("var", layout.per_set, v.var, "var = Σ (x - mu)² / m",
+                "The biased variance, divided by m and not by m - 1, since it describes this set "
+                "and estimates nothing.");
+  } else {
+    forward.add("var", layout.per_set, v.var, "var = Σ x² / m",
+                "The mean square: RMSNorm takes no mean away, only the scale.");
+  }
+  forward.add("rstd", layout.per_set, v.rstd, "rstd = 1 / sqrt(var + eps)",
+              "One factor per set; eps inside the root keeps it finite where all x are equal.",
+              library.saved.rstd, "saved rstd");
+}
+
+void add_forward(Derivation& out, const Layout& layout, const NormValues& v,
+                 const Library& library) {
+  const Setting& setting = out.setting;
+  const Shape& shape = out.inputs.x.shape();
+  add_statistics(out, layout, v, library);
+  StepList forward(out, Phase::forward);
+  forward.add("xhat", shape, v.xhat, setting.has_mean() ? "xhat = (x - mu)·rstd" : "xhat = x·rstd",
+              "The normalized values: what the backward needs of x.");
+  forward.add("y", shape, v.y,
+              setting.layer == Layer::rms_norm ? "y = gamma·xhat" : "y = gamma·xhat + beta",
+              "Learned scale and shift give back what normalizing took away.", library.y, "y");
+  if (!library.running_mean.defined()) return;
+  const Values mean = out.inputs.running_mean.to_vector<double>(),
+               var = out.inputs.running_var.to_vector<double>();
+  const double m = static_cast<double>(layout.m);
+  forward.add("running_mean", layout.per_set,
+              each(mean.size(), [&](size_t k) { return 0.9 * mean[k] + 0.1 * v.mu[k]; }),
+              "running_mean ← 0.9·running_mean + 0.1·mu",
+              "Evaluation will normalize with this average over batches (momentum 0.1).",
+              library.running_mean, "running_mean");
+  forward.add(
+      "running_var", layout.per_set,
+      each(var.size(), [&](size_t k) { return 0.9 * var[k] + 0.1 * v.var[k] * m / (m - 1); }),
+      "running_var ← 0.9·running_var + 0.1·var·m/(m - 1)",
+      "Here the unbiased variance stands, since it estimates that of data not seen.",
+      library.running_var, "running_var");
+}
+
+void add_terms(Derivation& out, const Layout& layout, const NormValues& v, const Library& library) {
+  const Shape& shape = out.inputs.x.shape();
+  StepList backward(out, Phase::backward);
+  if (out.setting.has_mean()) {
+    backward.add("m1", layout.per_set, v.m1, "m1 = Σ d / m",
+                 "How far moving the whole set moves the loss; gamma stays inside the sum.");
+  }
+  backward.add("m2", layout.per_set, v.m2, "m2 = Σ d·xhat / m",
+               "How far stretching the whole set moves the loss; gamma stays inside the sum.");
+  backward.add("direct", shape, v.direct, "direct = rstd·d",
+               "What dx would be if the statistics were constants.", library.terms.direct,
+               "norm_terms direct");
+  if (out.setting.has_mean()) {
+    backward.add("mean", shape, v.mean, "mean = -rstd·m1",
+                 "Each x moves mu, and mu is taken from all: a common shift changes nothing.",
+                 library.terms.mean, "norm_terms mean");
+  }
+  backward.add("projection", shape, v.projection, "projection = -rstd·xhat·m2",
+               "Each x moves var, and rstd scales all: a common stretch changes nothing.",
+               library.terms.projection, "norm_terms projection");
+}
+
+void add_backward(Derivation& out, const Layout& layout, const NormValues& v,
+                  const Library& library) {
+  const Setting& setting = out.setting;
+  const Shape& shape = out.inputs.x.shape();
+  StepList backward(out, Phase::backward);
+  backward.add("d", shape, v.d, "d = dy·gamma", "The gradient of xhat, by the chain rule.");
+  if (setting.is_evaluation()) {
+    backward.add("dx", shape, v.dx, "dx = rstd·d",
+                 "The statistics are constants, so that the direct term is all there is.",
+                 library.dx, "dx");
+  } else {
+    add_terms(out, layout, v, library);
+    backward.add("dx", shape, v.dx,
+                 setting.has_mean() ? "dx = direct + mean + projection = rstd·(d - m1 - xhat·m2)"
+                                    : "dx = direct + projection = rstd·(d - xhat·m2)",
+                 "x acts on y by itself and through the statistics of its set; the paths add up.",
+                 library.dx, "dx");
+  }
+  const Values products = each(v.dy.size(), [&](size_t i) { return v.dy[i] * v.xhat[i]; });
+  backward.add("dgamma", layout.per_param, sum_over_params(layout, products), "dgamma = Σ dy·xhat",
+               "A sum over all elements that share the gamma, over samples too; not divided by m.",
+               library.dgamma, "dgamma");
+  if (!library.dbeta.defined()) return;
+  backward.add("dbeta", layout.per_param, sum_over_params(layout, v.dy), "dbeta = Σ dy",
+               "A sum over all elements that share the beta.", library.dbeta, "dbeta");
+}
+
+// The invariant at the set where it is nearest to its bound.
+void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
+                   const Values& bounds) {
+  Invariant worst{std::move(text), std::move(why), 0, 0};
+  double share = -1;
+  for (size_t s = 0; s < sums.size(); ++s) {
+    const double value = std::abs(sums[s]);
+    if (value / bounds[s] > share) {
+      share = value / bounds[s];
+      worst.value = value;
+      worst.bound = bounds[s];
+    }
+  }
+  out.invariants.push_back(worst);
+}
+
+void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, const Values& dx) {
+  if (out.setting.is_evaluation()) return;
+  Values largest(static_cast<size_t>(layout.sets), 1e-300);
+  for (size_t i = 0; i < v.direct.size(); ++i) {
+    double& scale = largest[at(layout.set, i)];
+    scale =
+        std::max({scale, std::abs(v.direct[i]), std::abs(v.mean[i]), std::abs(v.projection[i])});
+  }
+  const Values rounding = each(largest.size(), [&](size_t s) {
+    return rounding_bound(layout.m, largest[s] * std::sqrt(static_cast<double>(layout.m)));
+  });
+  const double m = static_cast<double>(layout.m);
+  if (out.setting.has_mean()) {
+    add_invariant(out, "Σ dx = 0 over each set",
+                  "Adding one number to the whole set does not change y.",
+                  sum_over_sets(layout, dx), rounding);
+  }
+  add_invariant(out, "Σ dx·xhat = 0 over each set, up to eps: m·m2·eps·rstd³",
+                "Stretching the whole set does not change y, but for the eps in the root.",
+                sum_over_sets(layout, each(dx.size(), [&](size_t i) { return dx[i] * v.xhat[i]; })),
+                each(rounding.size(), [&](size_t s) {
+                  const double cube = v.rstd[s] * v.rstd[s] * v.rstd[s];
+                  return std::abs(m * v.m2[s] * out.setting.eps * cube) + rounding[s];
+                }));
+}
+
+void add_notes(Derivation& out) {
+  const Setting& setting = out.setting;
+  if (setting.is_evaluation()) {
+    out.notes.push_back(
+        "Evaluation: mean and rstd do not depend on x, so that m1 and m2 do not arise; Σ dx over a "
+        "set is not 0. In training dx = rstd·(d - m1 - xhat·m2).");
+  } else if (setting.has_running()) {
+    out.notes.push_back(
+        "In evaluation with running statistics the backward is simpler: dx = rstd·d.");
+  }
+  out.notes.push_back(setting.has_running()
+                          ? "gamma is one number for the whole set here, so that it may be pulled "
+                            "out of m1 and m2: dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat))"
+                            ". Layers whose gamma varies over a set may not."
+                          : "gamma varies over a set, so that it must stay inside m1 and m2: "
+                            "gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)) is wrong here.");
+}
+
+}  // namespace
+
+void derive_norm(Derivation& out, const Layout& layout, const Library& library) {
+  const NormValues v = compute(out.setting, out.inputs, layout);
+  add_forward(out, layout, v, library);
+  add_backward(out, layout, v, library);
+  out.saved.push_back({"x", out.inputs.x, "xhat is computed from it again: that costs no memory."});
+  if (library.saved.mean.defined() && out.setting.has_mean())
+    out.saved.push_back({"mean", library.saved.mean, "One number per set."});
+  out.saved.push_back({"rstd", library.saved.rstd, "One number per set."});
+  out.saved.push_back({"gamma", out.inputs.gamma, "For d."});
+  add_invariants(out, layout, v, library.dx.to_vector<double>());
+  add_notes(out);
+}
+
+}  // namespace gradus::explain

@@ -1,0 +1,79 @@
+// What the derivations of all layers share: plain loops over sets, and the list of steps.
+#pragma once
+
+#include <cmath>
+
+#include "autograd/explain/derivation.h"
+#include "autograd/explain/library.h"
+
+namespace gradus::explain {
+
+using Values = std::vector<double>;
+
+// A vector of one value per element i: f(i).
+template <class F>
+Values each(size_t count, F&& f) {
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = f(i);
+  return values;
+}
+
+inline size_t at(const std::vector<int64_t>& of, size_t i) { return static_cast<size_t>(of[i]); }
+
+// Σ over the elements of each set, in their order; the same over those that share a gamma.
+inline Values sum_over_sets(const Layout& layout, const Values& values) {
+  Values sums(static_cast<size_t>(layout.sets));
+  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.set, i)] += values[i];
+  return sums;
+}
+inline Values sum_over_params(const Layout& layout, const Values& values) {
+  Values sums(static_cast<size_t>(layout.params));
+  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.param, i)] += values[i];
+  return sums;
+}
+inline Values mean_over_sets(const Layout& layout, const Values& values) {
+  Values means = sum_over_sets(layout, values);
+  for (double& mean : means) mean /= static_cast<double>(layout.m);
+  return means;
+}
+
+// The largest magnitude of a - b; NaN where either has one.
+inline double largest_difference(const Values& a, const Values& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;
+  }
+  return largest;
+}
+
+// Collects steps: computes, remembers, compares.
+class StepList {
+ public:
+  StepList(Derivation& out, Phase phase) : out_(out), phase_(phase) {}
+  void add(std::string name, const Shape& shape, const Values& values, std::string formula,
+           std::string why, const Tensor& library = {}, std::string against = {}) {
+    const double difference =
+        library.defined() ? largest_difference(values, library.to_vector<double>()) : 0.0;
+    out_.steps.push_back({phase_, std::move(name), std::move(formula), std::move(why),
+                          Tensor::from_vector(values, shape), std::move(against), difference});
+  }
+
+ private:
+  Derivation& out_;
+  Phase phase_;
+};
+
+// Each fills steps, saved, invariants and notes.
+void derive_norm(Derivation& out, const Layout& layout, const Library& library);
+void derive_response(Derivation& out, const Layout& layout, const Library& library);
+void derive_softmax(Derivation& out, const Layout& layout, const Library& library);
+
+HalfNote half_note(const Setting& setting, const Inputs& inputs, const Layout& layout);
+
+// How far rounding may take a sum of m terms that should cancel, the largest being `scale`.
+inline double rounding_bound(int64_t m, double scale) {
+  return 4 * static_cast<double>(m) * 0x1p-52 * scale;
+}
+
+}  // namespace gradus::explain
