@@ -13,6 +13,19 @@ TEST(ConvPlan, FirstLayersAndDepthwiseAreDirect) {
   EXPECT_FALSE(conv_is_direct(5, 1));
 }
 
+// The channels that count are those of the tensor that is read: y's for the gradient of x.
+TEST(ConvPlan, PathsFollowTheChannelsRead) {
+  ConvProblem problem{.n = 2, .c = 1, .h = 8, .w = 8, .k = 32, .p = 8, .q = 8};
+  problem.window = {.kernel = 3, .padding = 1};
+  EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);
+  problem.kind = ConvProblem::Kind::weight;
+  EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);
+  problem.kind = ConvProblem::Kind::input;
+  EXPECT_EQ(plan_conv_path(problem), ConvPath::gemm);
+  problem.groups = 32, problem.k = 1;
+  EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);
+}
+
 TEST(ConvPlan, GatherTilesFollowTheShape) {
   const auto tile = [](int64_t pixels, int64_t columns, bool divided = false) {
     return plan_conv_gather(ConvMath::tensor, pixels, columns, 1, divided);
