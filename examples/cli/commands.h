@@ -11,6 +11,7 @@ using Action = std::function<int()>;
 
 void add_train(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_explain(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 // Of `gradus bench`.
 void add_bench_step(CLI::App& bench, Action& action);

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   Action action;
   add_train(app, action);
   add_bench(app, action);
+  add_explain(app, action);
   add_info(app, action);
   try {
     app.parse(argc, argv);
