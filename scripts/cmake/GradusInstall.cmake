@@ -20,6 +20,7 @@ target_sources(gradus PUBLIC
     core/shape.h
     core/storage.h
     core/tensor.h
+    core/tolerance.h
     core/trace.h
     core/view.h
     core/ops/normalization.h
@@ -44,6 +45,7 @@ target_sources(gradus PUBLIC
     cuda/graph.h
     nn/capture.h
     nn/checkpoint.h
+    nn/compare/report.h
     nn/data/image_set.h
     nn/data/loader.h
     nn/finite_check.h

@@ -11,35 +11,9 @@
 #include <span>
 #include <string>
 
-#include "core/dtype.h"
+#include "core/tolerance.h"
 
 namespace gradus {
-
-// A value w may be off by relative * |w| + of_scale * scale + absolute, where scale is the largest
-// magnitude among the values that are added up.
-struct Tolerance {
-  double relative = 0;
-  double of_scale = 0;
-  double absolute = 0;
-};
-
-// How the factors of a product are rounded before they are multiplied.
-enum class Products : uint8_t { exact, tf32 };
-
-// Tolerance of an op with storage `dtype` whose sums add `reduction_length` values in acc_dtype:
-//   relative  half an ulp of the storage, and one for a reference rounded the other way
-//             (+ 4 u_acc where nothing is added up, reduction_length = 0: no scale is needed then)
-//   of_scale  u_acc * (8 + sqrt(m)): the roundings of the element's own formula, and a random walk
-//             of m roundings; a tree or blocked sum stays below, a serial f32 sum of 10^7 does not
-//   absolute  one subnormal step of the storage
-// Integer dtypes are compared exactly.
-Tolerance tolerance(DType dtype, int64_t reduction_length, Products products = Products::exact);
-
-// Distance of neighbouring values of `dtype` around `value` (never below a subnormal step).
-double ulp(double value, DType dtype);
-
-// `value` rounded to `dtype`, back in f64.
-double round_to(double value, DType dtype);
 
 struct Comparison {
   bool ok = true;
