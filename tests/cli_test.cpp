@@ -131,6 +131,19 @@ TEST_F(CliCommands, BenchStep) {
   EXPECT_NEAR(bench.at("images_per_second").get<double>(), 8e3 / ms, 1e-6 * 8e3 / ms);
 }
 
+TEST_F(CliCommands, BenchConv) {
+  const ProcessResult result = gradus({"bench", "conv", "--device", "cpu", "--shape", "128 1->32",
+                                       "--repeats", "1", "--json", "conv.json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Bytes file = test::read_file(dir_.path("conv.json"));
+  const Json rows = Json::parse(file.begin(), file.end()).at("rows");
+  ASSERT_EQ(rows.size(), 1u);
+  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad"}) {
+    EXPECT_GT(rows[0].at(direction).at("us"), 0) << direction;
+    EXPECT_TRUE(rows[0].at(direction).at("repeats").get<bool>()) << direction;
+  }
+}
+
 using CliErrors = Cli;
 
 TEST_F(CliErrors, MissingData) {

@@ -16,6 +16,7 @@ void add_info(CLI::App& app, Action& action);
 // Of `gradus bench`.
 void add_bench_step(CLI::App& bench, Action& action);
 void add_bench_layers(CLI::App& bench, Action& action);
+void add_bench_conv(CLI::App& bench, Action& action);
 
 // Writes out what was printed; throws io when standard output does not take it.
 void finish_output();

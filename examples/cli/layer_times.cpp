@@ -106,9 +106,7 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
   times.forward = trace_call([&] { all[0].y = op_case.forward(all[0].inputs); });
   count_passes(op_case.forward_passes, x, times.forward);
   if (repeats > 0) {
-    nn::CapturedStep step(device, forward);
-    times.forward.ms = time_step(
-        device, [&] { step.run(); }, rounds * copies, repeats);
+    times.forward.ms = time_calls(device, forward, rounds * copies, repeats);
   }
   if (!op_case.reference_backward) return times;
   for (Operands& one : all) {
@@ -125,11 +123,15 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
   all[0].forget_gradients();
   count_passes(op_case.backward_passes, x, times.backward);
   if (repeats > 0) {
-    nn::CapturedStep step(device, backward);
-    times.backward.ms = time_step(
-        device, [&] { step.run(); }, rounds * copies, repeats);
+    times.backward.ms = time_calls(device, backward, rounds * copies, repeats);
   }
   return times;
+}
+
+double time_calls(Device device, const std::function<void()>& step, int64_t calls, int repeats) {
+  nn::CapturedStep captured(device, step);
+  return time_step(
+      device, [&] { captured.run(); }, calls, repeats);
 }
 
 double copy_bandwidth(Device device, int64_t bytes, int repeats) {

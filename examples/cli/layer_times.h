@@ -1,5 +1,8 @@
-// Times of one benchmark case: forward and backward apart, without the host's share.
+// Times without the host's share: of one benchmark case, forward and backward apart, or of any
+// call.
 #pragma once
+
+#include <functional>
 
 #include "bench/cases/op_case.h"
 
@@ -23,6 +26,10 @@ int64_t input_bytes(const OpCase& op_case, DType dtype);
 // for a profiler to look at. cold: each call finds its operands in memory, not in a cache (the
 // calls rotate over copies of 400 MB in all); else all calls use the same ones.
 LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats);
+
+// Median milliseconds of one of the `calls` calls that `step` makes, over `repeats` blocks of at
+// least 20 ms; on a GPU the step is captured, so that the host's share does not count.
+double time_calls(Device device, const std::function<void()>& step, int64_t calls, int repeats);
 
 // GB/s (read and write together) of a plain copy of `bytes`, in blocks as above.
 double copy_bandwidth(Device device, int64_t bytes, int repeats);
