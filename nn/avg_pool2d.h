@@ -8,7 +8,7 @@
 
 namespace gradus::nn {
 
-// x [n, c, h, w] -> [n, c, p, q]; formula in core/ops/avg_pool2d.h.
+// x [n, c, h, w] -> [n, c, p, q], or without n; formula in core/ops/avg_pool2d.h.
 class AvgPool2d final : public Module {
  public:
   // Without a stride the windows touch: stride = kernel_size.
@@ -28,7 +28,7 @@ class AvgPool2d final : public Module {
   AvgPool2dOptions options;
 };
 
-// x [n, c, h, w] -> [n, c, output_size]; AdaptiveAvgPool2d(1) is the mean of each channel.
+// x [n, c, h, w] -> [n, c, output_size], or without n; AdaptiveAvgPool2d(1) is the mean of each channel.
 class AdaptiveAvgPool2d final : public Module {
  public:
   explicit AdaptiveAvgPool2d(Pair output_size) : output_size(output_size) {}

@@ -8,7 +8,7 @@
 
 namespace gradus::nn {
 
-// x [n, c, h, w] -> [n, c, p, q]; formula in core/ops/max_pool2d.h.
+// x [n, c, h, w] -> [n, c, p, q], or without n; formula in core/ops/max_pool2d.h.
 class MaxPool2d final : public Module {
  public:
   // Without a stride the windows touch: stride = kernel_size.

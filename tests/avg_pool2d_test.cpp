@@ -110,6 +110,32 @@ TEST_P(AvgPool2d, EmptyBatchOtherStridesAndNoHistory) {
   EXPECT_FALSE(avg_pool2d(x, {.kernel_size = 2}).requires_grad());
 }
 
+// [c, h, w] is a batch of one.
+TEST_P(AvgPool2d, Unbatched) {
+  using Function = Tensor (*)(const Tensor&);
+  const Function functions[] = {
+      [](const Tensor& x) { return avg_pool2d(x, {.kernel_size = 2}); },
+      [](const Tensor& x) { return avg_pool2d(x, {.kernel_size = 3, .padding = 1}); },
+      [](const Tensor& x) {
+        return adaptive_avg_pool2d(x, {2, 3});
+      },
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, 1); }};
+  Values data(3 * 4 * 8);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i % 7) - 2;
+  for (const Function function : functions) {
+    for (const DType dtype : kDTypes) {
+      const Tensor x = tensor({3, 4, 8}, data, dtype), batch = tensor({1, 3, 4, 8}, data, dtype);
+      const Tensor y = function(x), want = function(batch);
+      EXPECT_EQ(y.shape(), (Shape{3, want.size(2), want.size(3)}));
+      EXPECT_EQ(y.to_vector<double>(), want.to_vector<double>());
+      y.backward(Tensor::ones(y.shape(), y.options()));
+      want.backward(Tensor::ones(want.shape(), y.options()));
+      EXPECT_EQ(x.grad().shape(), x.shape());
+      EXPECT_EQ(x.grad().to_vector<double>(), batch.grad().to_vector<double>());
+    }
+  }
+}
+
 TEST_P(AvgPool2d, RefusesWhatDoesNotFit) {
   const auto code = ErrorCode::invalid_argument;
   const Tensor x = tensor({1, 1, 2, 2}, {1, 2, 3, 4}, DType::f32);
@@ -122,7 +148,7 @@ TEST_P(AvgPool2d, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 2, .stride = Pair(0, 1)}), code,
                "stride must be positive, got 0x1");
   EXPECT_ERROR(avg_pool2d(x.reshape({2, 2}), {.kernel_size = 2}), code,
-               "avg_pool2d: expected x [n, c, h, w], floating, got f32[2,2]@");
+               "avg_pool2d: expected x [n, c, h, w] or [c, h, w], floating, got f32[2,2]@");
   EXPECT_ERROR(adaptive_avg_pool2d(x, {0, 1}), code,
                "adaptive_avg_pool2d: output_size must be positive, got 0x1");
 }

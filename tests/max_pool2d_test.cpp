@@ -216,6 +216,25 @@ TEST_P(MaxPool2d, WithoutHistoryAndEmptyBatch) {
   EXPECT_EQ(none.grad().shape(), none.shape());
 }
 
+// [c, h, w] is a batch of one, in every kernel that the window chooses.
+TEST_P(MaxPool2d, Unbatched) {
+  const Window windows[] = {{{2, 2}, {2, 2}}, {{3, 3}, {2, 2}, {1, 1}}, {{3, 3}, {3, 3}}};
+  for (const Window& window : windows) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(window.kernel[0], " by ", window.stride[0], " ", dtype));
+      const Values data = tied_values({1, 3, 6, 16});
+      const Tensor x = tensor({3, 6, 16}, data, dtype), batch = tensor({1, 3, 6, 16}, data, dtype);
+      const Tensor y = max_pool2d(x, window), want = max_pool2d(batch, window);
+      EXPECT_EQ(y.shape(), (Shape{3, want.size(2), want.size(3)}));
+      EXPECT_EQ(values(y), values(want));
+      y.backward(ones(y.shape(), dtype));
+      want.backward(ones(want.shape(), dtype));
+      EXPECT_EQ(x.grad().shape(), x.shape());
+      EXPECT_EQ(values(x.grad()), values(batch.grad()));
+    }
+  }
+}
+
 TEST_P(MaxPool2d, RefusesWhatDoesNotFit) {
   const auto code = ErrorCode::invalid_argument;
   const Tensor x = ones({1, 1, 2, 2});
@@ -225,7 +244,7 @@ TEST_P(MaxPool2d, RefusesWhatDoesNotFit) {
                "max_pool2d: padding must be at most half the kernel, got padding 2x0 and kernel "
                "2x2");
   EXPECT_ERROR(max_pool2d(x.reshape({2, 2}), {{2, 2}, {1, 1}}), code,
-               "max_pool2d: expected x [n, c, h, w], floating, got f32[2,2]@");
+               "max_pool2d: expected x [n, c, h, w] or [c, h, w], floating, got f32[2,2]@");
   EXPECT_ERROR(max_pool2d(x.to(DType::u8), {{2, 2}, {1, 1}}), code, "u8[1,1,2,2]");
   EXPECT_ERROR(max_pool2d(x, {{2, 2}, {0, 1}}), code, "stride must be positive, got 0x1");
   // Both elements of the window lie beside the only column.

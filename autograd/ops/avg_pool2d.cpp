@@ -19,7 +19,8 @@ struct AvgPool2dNode final : Node {
 };
 
 void check_x(const Tensor& x, std::string_view op) {
-  check(x.rank() == 4 && is_floating(x.dtype()), op, "expected x [n, c, h, w], floating, got ", x);
+  check(x.rank() == 4 && is_floating(x.dtype()), op,
+        "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
 }
 
 Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view op) {
@@ -43,6 +44,7 @@ Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view o
 
 Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
   constexpr std::string_view op = "avg_pool2d";
+  if (x.rank() == 3) return avg_pool2d(x.unsqueeze(0), options).squeeze(0);
   check_x(x, op);
   const Pair stride = options.stride.value_or(options.kernel_size);
   const Window window{.kernel = options.kernel_size, .stride = stride, .padding = options.padding};
@@ -68,6 +70,7 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
 
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   constexpr std::string_view op = "adaptive_avg_pool2d";
+  if (x.rank() == 3) return adaptive_avg_pool2d(x.unsqueeze(0), output_size).squeeze(0);
   check_x(x, op);
   check(output_size[0] > 0 && output_size[1] > 0, op, "output_size must be positive, got ",
         output_size[0], "x", output_size[1]);

@@ -18,7 +18,8 @@ struct AvgPool2dOptions {
 };
 
 // y[n,c,p,q] = the mean of x over window (p, q), summed in acc_t. Formula: core/ops/avg_pool2d.h.
-//   x  [n, c, h, w], floating; y keeps its format (channels-last, else contiguous)
+//   x  [n, c, h, w], floating; y keeps its format (channels-last, else contiguous); or [c, h, w],
+//      for y [c, p, q]
 // Throws invalid_argument naming the numbers before anything is computed.
 Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options);
 

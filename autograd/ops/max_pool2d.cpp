@@ -32,7 +32,8 @@ bool covers_input(const Window& window, int axis, int64_t extent, int64_t positi
 
 void check_max_pool2d(const Tensor& x, const Window& window) {
   constexpr std::string_view op = "max_pool2d";
-  check(x.rank() == 4 && is_floating(x.dtype()), op, "expected x [n, c, h, w], floating, got ", x);
+  check(x.rank() == 4 && is_floating(x.dtype()), op,
+        "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
   check_window(window, x.size(2), x.size(3), op);
   check_pool_padding(window, op);
 }
@@ -48,6 +49,9 @@ Tensor empty_index(const Tensor& y, const Window& window) {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
+  if (x_given.rank() == 3) {
+    return max_pool2d(x_given.unsqueeze(0), window, ceil_mode).squeeze(0);
+  }
   check_max_pool2d(x_given, window);
   const int64_t p = window.pooled_positions(0, x_given.size(2), ceil_mode);
   const int64_t q = window.pooled_positions(1, x_given.size(3), ceil_mode);
