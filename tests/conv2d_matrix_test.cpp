@@ -1,0 +1,162 @@
+// conv2d over kernels x strides x paddings x dilations x groups, forward and every gradient,
+// exactly.
+//
+// All values are multiples of 1/8 of at most 1, which TF32, f16 and bf16 hold: every product and
+// every sum is then exact in f32 in whatever order it is added, and what is left is the rounding to
+// the storage type. A tap, a border or a parity that is off by one cannot hide in a tolerance.
+#include "autograd/autocast.h"
+#include "autograd/ops/conv2d.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/op_modes.h"
+#include "tests/support/reference_conv.h"
+
+namespace gradus {
+namespace {
+
+struct Mode {
+  const char* name;
+  DType dtype;
+  MatmulPrecision precision = MatmulPrecision::strict;
+};
+constexpr Mode kModes[] = {{"f32", DType::f32},
+                           {"tf32", DType::f32, MatmulPrecision::tf32},
+                           {"f16", DType::f16},
+                           {"bf16", DType::bf16}};
+
+ref::Array draw(const Shape& shape, uint32_t seed) {
+  ref::Array result = ref::zeros(shape);
+  for (double& value : result.data) {
+    seed = seed * 1664525u + 1013904223u;
+    value = (static_cast<int>(seed >> 24) % 17 - 8) / 8.0;
+  }
+  return result;
+}
+
+// x [n, c, h, w], w [k, c / groups, r, s].
+struct Problem {
+  Shape x, w;
+  Conv2dOptions options;
+  std::string text;
+};
+
+struct Wanted {
+  ref::Array x, w, bias, dy, y;
+  ref::Conv2dGradients gradients;
+
+  explicit Wanted(const Problem& problem)
+      : x(draw(problem.x, 1)), w(draw(problem.w, 2)), bias(draw({problem.w[0]}, 3)) {
+    const ref::Conv2dOptions options{.stride_h = problem.options.stride[0],
+                                     .stride_w = problem.options.stride[1],
+                                     .padding_h = problem.options.padding[0],
+                                     .padding_w = problem.options.padding[1],
+                                     .dilation_h = problem.options.dilation[0],
+                                     .dilation_w = problem.options.dilation[1],
+                                     .groups = problem.options.groups};
+    y = ref::conv2d(x, w, bias, options);
+    dy = draw(y.shape, 4);
+    gradients = ref::conv2d_backward(x, w, dy, options);
+  }
+};
+
+void check(const Problem& problem, const Wanted& wanted, const Mode& mode, Device device,
+           MemoryFormat format) {
+  SCOPED_TRACE(concat(problem.text, " ", mode.name, " ", format));
+  const MatmulPrecisionGuard precision(mode.precision);
+  const auto tensor = [&](const ref::Array& values, DType dtype, MemoryFormat layout) {
+    return Tensor::from_vector(values.data, values.shape,
+                               {.dtype = dtype, .device = device, .format = layout});
+  };
+  const auto flat = MemoryFormat::contiguous;
+  const Tensor x = tensor(wanted.x, mode.dtype, format).set_requires_grad(true);
+  const Tensor w = tensor(wanted.w, mode.dtype, flat).set_requires_grad(true);
+  const Tensor bias = tensor(wanted.bias, acc_dtype(mode.dtype), flat).set_requires_grad(true);
+  const Tensor y = conv2d(x, w, bias, problem.options);
+  y.backward(tensor(wanted.dy, mode.dtype, format));
+  const auto expect = [&](const Tensor& got, const ref::Array& want, const char* name) {
+    ASSERT_EQ(got.shape(), want.shape) << name;
+    std::vector<double> rounded = want.data;
+    for (double& value : rounded) value = round_to(value, got.dtype());
+    EXPECT_TRUE(agrees(got.to_vector<double>(), rounded, got.dtype(), Tolerance{})) << name;
+  };
+  expect(y, wanted.y, "y");
+  expect(x.grad(), wanted.gradients.dx, "dx");
+  expect(w.grad(), wanted.gradients.dw, "dw");
+  expect(bias.grad(), wanted.gradients.db, "dbias");
+}
+
+using Kernel = std::pair<int64_t, int64_t>;
+
+class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
+ protected:
+  void SetUp() override {
+    if (device().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+  Device device() const { return std::get<1>(GetParam()); }
+  void check_modes(const Problem& problem, MemoryFormat format) const {
+    const Wanted wanted(problem);
+    for (const Mode& mode : kModes) {
+      if (device() == kCpu && mode.precision == MatmulPrecision::tf32) continue;
+      check(problem, wanted, mode, device(), format);
+    }
+  }
+};
+
+constexpr Kernel kKernels[] = {{1, 1}, {3, 3}, {5, 5}, {7, 7}, {1, 7}};
+
+std::string name_of(const testing::TestParamInfo<std::tuple<Kernel, Device>>& info) {
+  const auto& [kernel, device] = info.param;
+  return concat("k", kernel.first, "x", kernel.second, device == kCpu ? "_Cpu" : "_Cuda");
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, Conv2dMatrix,
+                         testing::Combine(testing::ValuesIn(kKernels),
+                                          testing::Values(kCpu, kCuda)),
+                         name_of);
+
+// Channel counts that the matrix products of 16 bytes take as they are; h and w differ.
+TEST_P(Conv2dMatrix, OfManyChannels) {
+  const auto [r, s] = std::get<0>(GetParam());
+  int64_t turn = 0;
+  for (int64_t stride = 1; stride <= 3; ++stride) {
+    for (int64_t padding = 0; padding <= 3; ++padding) {
+      for (int64_t dilation = 1; dilation <= 3; ++dilation) {
+        for (const int64_t groups : {1, 2, 24}) {
+          const int64_t c = groups == 24 ? 24 : 16 * groups, k = groups == 2 ? 16 : 24;
+          const int64_t least_h = dilation * (r - 1) + 1 - 2 * padding;
+          const int64_t least_w = dilation * (s - 1) + 1 - 2 * padding;
+          const int64_t h = (std::max<int64_t>(least_h, 1) + 3) | 1;
+          const int64_t w = (std::max<int64_t>(least_w, 1) + 5) | 1;
+          check_modes(
+              {{1, c, h, w},
+               {k, c / groups, r, s},
+               {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups},
+               concat("stride ", stride, " padding ", padding, " dilation ", dilation, " groups ",
+                      groups)},
+              ++turn % 4 == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
+        }
+      }
+    }
+  }
+}
+
+// The layers of small networks: maps of several tiles, several images in one, a first layer.
+TEST_P(Conv2dMatrix, OfSmallNetworks) {
+  const auto [r, s] = std::get<0>(GetParam());
+  const Conv2dOptions same{.padding = {r / 2, s / 2}};
+  Conv2dOptions depthwise = same;
+  depthwise.groups = 40;
+  Conv2dOptions half = same;
+  half.stride = 2;
+  const Problem problems[] = {
+      {{3, 1, 17, 14}, {32, 1, r, s}, same, "1 to 32"},
+      {{2, 3, 15, 18}, {64, 3, r, s}, same, "3 to 64"},
+      {{2, 4, 12, 9}, {24, 4, r, s}, half, "4 to 24, stride 2"},
+      {{2, 32, 19, 28}, {32, 32, r, s}, same, "32 to 32"},
+      {{5, 64, 7, 7}, {64, 64, r, s}, same, "64 to 64"},
+      {{3, 64, 14, 14}, {32, 64, r, s}, half, "64 to 32, stride 2"},
+      {{2, 40, 13, 18}, {40, 1, r, s}, depthwise, "depthwise 40"},
+  };
+  for (const Problem& problem : problems) check_modes(problem, MemoryFormat::channels_last);
+}
+
+}  // namespace
+}  // namespace gradus
