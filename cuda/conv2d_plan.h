@@ -1,13 +1,9 @@
 // Launch choices of conv2d, as pure host functions of the shape.
 #pragma once
 
-#include "core/dtype.h"
-#include "core/ops/window.h"
-#include "cuda/plan.h"
+#include "cuda/conv2d_problem.h"
 
 namespace gradus {
-
-enum class ConvMath : uint8_t { tensor, f32, f64 };
 
 struct ConvTile {
   int rows = 0;
@@ -15,32 +11,11 @@ struct ConvTile {
   friend bool operator==(const ConvTile&, const ConvTile&) = default;
 };
 
-// Blocks that fill a large card: three on each of 132 multiprocessors. A constant, so that the sums
-// are the same on every card.
-inline constexpr int64_t kConvBlocks = 396;
-
 // Whether the direct kernels take a convolution: few input channels per group (first layers,
 // depthwise), and the weights of some output channels fit shared memory.
 inline bool conv_is_direct(int64_t channels, int64_t taps) {
   return channels <= 4 && channels * taps <= 160;
 }
-
-// What a path is chosen by.
-struct ConvProblem {
-  enum class Kind : uint8_t { forward, input, weight };  // which of y, dx, dw is wanted
-  Kind kind = Kind::forward;
-  DType dtype = DType::f32;
-  ConvMath math = ConvMath::f32;
-  int64_t n = 0, groups = 1;
-  int64_t c = 0, h = 0, w = 0;  // of x, c per group
-  int64_t k = 0, p = 0, q = 0;  // of y, k per group
-  Window window;
-  bool ready = false;  // x and y are channels-last, both start at 16 bytes
-
-  // Channels per group of the tensor that is gathered from.
-  int64_t channels() const { return kind == Kind::input ? k : c; }
-  int64_t taps() const { return window.kernel[0] * window.kernel[1]; }
-};
 
 // How a convolution is computed.
 enum class ConvPath : uint8_t {
