@@ -1,0 +1,96 @@
+// The comparison report as a page, in a browser.
+#include "examples/cli/compare_html.h"
+
+#include "tests/support/browser.h"
+
+namespace gradus {
+namespace {
+
+using namespace test;
+using nlohmann::json;
+
+// The golden report: lock-step training on two devices, one row, which is beyond its tolerance.
+json golden() { return json::parse(read_text(std::string(GRADUS_GOLDEN_DIR) + "/compare.json")); }
+
+// Rows of four layers whose largest errors on the CPU are 3, 0.5, 40 and 7 ulp.
+json of_layers(bool with_gpu) {
+  json report = golden();
+  report["what"] = "layers";
+  report["train"] = nullptr;
+  report["ok"] = !with_gpu;
+  json row = report["rows"][0];
+  report["rows"] = json::array();
+  const double ulps[] = {3, 0.5, 40, 7};
+  const char* names[] = {"softmax", "group_norm", "</script>", "conv2d"};
+  for (int k = 0; k < 4; ++k) {
+    row["layer"] = row["function"] = names[k];
+    row["ok"] = !(with_gpu && k == 2);
+    for (json& value : row["values"]) value["errors"][0]["max_ulp"] = ulps[k];
+    report["rows"].push_back(row);
+  }
+  if (with_gpu) return report;
+  report["devices"].erase(1);
+  for (json& each : report["rows"]) {
+    for (json& value : each["values"]) value["errors"].erase(1);
+    each["times"].erase(1);
+  }
+  return report;
+}
+
+std::string order_of(const LoadedPage& page) {
+  return between(page.dom, "data-order=\"", "\"").value_or("no table");
+}
+
+TEST(ComparePage, IsSelfContained) {
+  expect_self_contained(cli::compare_page(golden()));
+  EXPECT_ANY_THROW(cli::compare_page({{"kind", "gradus-compare"}, {"schema", 2}}));
+  EXPECT_ANY_THROW(cli::compare_page(json::object()));
+}
+
+TEST(ComparePage, ShowsLockStepTrainingSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser().load(cli::compare_page(golden()), "row=0");
+  expect_loaded(page);
+  for (const char* part :
+       {"Parted at step 3, 1 GroupNorm, backward: dx[0, 1, 0, 1] on cuda:0 is not finite",
+        "✗ 1 of 1 rows beyond tolerance", "a sentence on what could not be compared",
+        "class=\"chart roof\"", "data-theme=\"light\""}) {
+    EXPECT_NE(page.dom.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const std::string html = cli::compare_page(of_layers(true));
+  const auto click = [](const std::string& key) {
+    return "document.querySelector('[data-sort=\"" + key + "\"]').click();";
+  };
+  const Browser browser;
+  LoadedPage page = browser.load(html);
+  expect_loaded(page);
+  EXPECT_EQ(order_of(page), "2,0,1,3") << "what is beyond its tolerance comes first";
+  EXPECT_EQ(order_of(browser.load(html, "", click("ulp-cpu"))), "2,3,0,1");
+  EXPECT_EQ(order_of(browser.load(html, "", click("ulp-cpu") + click("ulp-cpu"))), "1,0,3,2");
+  page = browser.load(html, "", click("layer"));
+  EXPECT_EQ(order_of(page), "2,3,1,0");
+  EXPECT_NE(page.dom.find("aria-sort=\"ascending\""), std::string::npos);
+  EXPECT_EQ(order_of(browser.load(html, "sort=ulp-cuda:0&find=norm")), "1");
+  // Enter on a row opens it.
+  page = browser.load(html, "", R"(document.querySelector('tr[data-row="1"]').dispatchEvent(
+      new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));)");
+  EXPECT_NE(
+      between(page.dom, "<section class=\"details\"", "</section>").value_or("").find("group_norm"),
+      std::string::npos);
+}
+
+TEST(ComparePage, OfTheCpuAloneSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser().load(cli::compare_page(of_layers(false)), "row=1&theme=dark");
+  expect_loaded(page);
+  EXPECT_NE(page.dom.find("The CPU against f64"), std::string::npos);
+  EXPECT_NE(page.dom.find("4 rows, all within tolerance"), std::string::npos);
+  EXPECT_NE(page.dom.find("class=\"chart roof\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gradus
