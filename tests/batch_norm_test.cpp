@@ -8,6 +8,7 @@
 #include "tests/support/compare_gtest.h"
 #include "tests/support/golden.h"
 #include "tests/support/gpu.h"
+#include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -143,22 +144,24 @@ TEST(BatchNormCudaFaultsSlow, D104_BeyondTwoToThe31Elements) {
 }
 
 // Backward variants, each wrong in one way: the comparison that the kernels pass must reject them
-// all.
-TEST(BatchNormMutants, AreAllRejected) {
+// all, and the diagnosis must name them.
+TEST(BatchNormMutants, AreAllRejectedAndNamed) {
+  using explain::Slip;
   struct Mutant {
     const char* name;
+    Slip slip;  // as the diagnosis names it
     double m1, m2, count, gamma_power, stale;
   };
   const Mutant mutants[] = {
-      {"right", 1, 1, 0, 1, 0},
-      {"no m1", 0, 1, 0, 1, 0},
-      {"no m2", 1, 0, 0, 1, 0},
-      {"neither (evaluation formula)", 0, 0, 0, 1, 0},
-      {"count m - 1", 1, 1, -1, 1, 0},
-      {"count n alone", 1, 1, -100, 1, 0},
-      {"gamma forgotten", 1, 1, 0, 0, 0},
-      {"gamma twice", 1, 1, 0, 2, 0},
-      {"stale statistics", 1, 1, 0, 1, 1},
+      {"right", Slip::none, 1, 1, 0, 1, 0},
+      {"no m1", Slip::mean_missing, 0, 1, 0, 1, 0},
+      {"no m2", Slip::projection_missing, 1, 0, 0, 1, 0},
+      {"neither (evaluation formula)", Slip::evaluation_formula, 0, 0, 0, 1, 0},
+      {"count m - 1", Slip::wrong_count, 1, 1, -1, 1, 0},
+      {"count n alone", Slip::wrong_count, 1, 1, -100, 1, 0},
+      {"gamma forgotten", Slip::gamma_missing, 1, 1, 0, 0, 0},
+      {"gamma twice", Slip::gamma_twice, 1, 1, 0, 2, 0},
+      {"stale statistics", Slip::stale_statistics, 1, 1, 0, 1, 1},
   };
   for (const OpCase& op_case : test_cases_of("batch_norm")) {
     if (op_case.name.find("train") == std::string::npos || op_case.inputs.size() < 2) continue;
@@ -191,6 +194,12 @@ TEST(BatchNormMutants, AreAllRejected) {
       const bool accepted = static_cast<bool>(
           compare(dx.data, want.data, DType::f64, op_case.reduction, op_case.scale));
       EXPECT_EQ(accepted, std::string(mutant.name) == "right") << mutant.name;
+      if (x.numel() > 10000) continue;  // a large set shrinks what is to be seen
+      EXPECT_TRUE(
+          test::names({.layer = explain::Layer::batch_norm},
+                      {.x = test::as_f64(x), .dy = test::as_f64(dy), .gamma = test::as_f64(gamma)},
+                      {.dx = test::as_f64(dx)}, mutant.slip))
+          << mutant.name;
     }
   }
 }

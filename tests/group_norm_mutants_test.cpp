@@ -5,14 +5,18 @@
 #include <string>
 
 #include "tests/support/compare.h"
+#include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 #include "tests/support/reference_norm.h"
 
 namespace gradus {
 namespace {
 
+using explain::Slip;
+
 struct Mutant {
   const char* name;
+  Slip slip;  // as the diagnosis names it
   bool m1 = true, m2 = true;
   bool gamma_outside = false;    // dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat))
   bool gamma_forgotten = false;  // in m1 and m2
@@ -25,17 +29,21 @@ struct Mutant {
 };
 
 const Mutant kMutants[] = {
-    {.name = "m1 missing", .m1 = false},
-    {.name = "m2 missing", .m2 = false},
-    {.name = "both missing", .m1 = false, .m2 = false},
-    {.name = "gamma outside the sum", .gamma_outside = true},
-    {.name = "gamma forgotten in the sums", .gamma_forgotten = true},
-    {.name = "count m - 1", .count = -1},
-    {.name = "count s alone", .one_channel = true},
-    {.name = "group size lost", .whole_sample = true},
-    {.name = "stale statistics", .stale = true},
-    {.name = "batch sum of dgamma forgotten", .first_sample = true},
-    {.name = "dgamma averaged over the batch", .mean_of_batch = true},
+    {.name = "m1 missing", .slip = Slip::mean_missing, .m1 = false},
+    {.name = "m2 missing", .slip = Slip::projection_missing, .m2 = false},
+    {.name = "both missing", .slip = Slip::evaluation_formula, .m1 = false, .m2 = false},
+    {.name = "gamma outside the sum", .slip = Slip::gamma_outside, .gamma_outside = true},
+    {.name = "gamma forgotten in the sums",
+     .slip = Slip::gamma_not_in_sums,
+     .gamma_forgotten = true},
+    {.name = "count m - 1", .slip = Slip::wrong_count, .count = -1},
+    {.name = "count s alone", .slip = Slip::wrong_count, .one_channel = true},
+    {.name = "group size lost", .slip = Slip::wrong_set, .whole_sample = true},
+    {.name = "stale statistics", .slip = Slip::stale_statistics, .stale = true},
+    {.name = "batch sum of dgamma forgotten",
+     .slip = Slip::batch_sum_forgotten,
+     .first_sample = true},
+    {.name = "dgamma averaged over the batch", .slip = Slip::batch_mean, .mean_of_batch = true},
 };
 
 struct Geometry {
@@ -120,7 +128,8 @@ void expect_rejected(std::initializer_list<Geometry> shapes) {
         const ref::Array x = draw_upstream(shape, dtype, 7), dy = draw_upstream(shape, dtype, 8);
         const ref::Array gamma = affine ? draw_upstream({g.c}, acc_dtype(dtype), 9) : ref::Array();
         const ref::NormGradients want = ref::group_norm_backward(x, g.groups, gamma, dy, 1e-5);
-        EXPECT_TRUE(accepts(mutated({.name = "right"}, g, x, gamma, dy), want, affine, dtype, g));
+        EXPECT_TRUE(accepts(mutated({.name = "right", .slip = Slip::none}, g, x, gamma, dy), want,
+                            affine, dtype, g));
         for (const Mutant& mutant : kMutants) {
           if (is_right_here(mutant, g, affine)) continue;
           EXPECT_FALSE(accepts(mutated(mutant, g, x, gamma, dy), want, affine, dtype, g))
@@ -131,18 +140,44 @@ void expect_rejected(std::initializer_list<Geometry> shapes) {
   }
 }
 
-TEST(GroupNormMutants, AreAllRejected) {
-  expect_rejected({{.n = 2, .c = 4, .s = 3, .groups = 2},
-                   {.n = 3, .c = 6, .s = 1, .groups = 2},
-                   {.n = 3, .c = 8, .s = 5, .groups = 4},
-                   {.n = 4, .c = 6, .s = 2, .groups = 1}});
+// The diagnosis says what is wrong with each of them, and that the right one is right.
+void expect_named(explain::Layer layer, std::initializer_list<Geometry> shapes) {
+  for (const Geometry& g : shapes) {
+    for (const bool affine : {true, false}) {
+      SCOPED_TRACE(std::to_string(g.c) + (affine ? " channels" : " channels, plain"));
+      const Shape shape = {g.n, g.c, g.s};
+      const ref::Array x = draw_upstream(shape, DType::f64, 7),
+                       dy = draw_upstream(shape, DType::f64, 8);
+      const ref::Array gamma = affine ? draw_upstream({g.c}, DType::f64, 9) : ref::Array();
+      const auto expect = [&](const Mutant& mutant) {
+        const ref::NormGradients got = mutated(mutant, g, x, gamma, dy);
+        EXPECT_TRUE(test::names(
+            {.layer = layer, .groups = g.groups},
+            {.x = test::as_f64(x), .dy = test::as_f64(dy), .gamma = test::as_f64(gamma)},
+            {test::as_f64(got.dx), affine ? test::as_f64(got.dgamma) : Tensor(),
+             affine ? test::as_f64(got.dbeta) : Tensor()},
+            mutant.slip))
+            << mutant.name;
+      };
+      expect({.name = "right", .slip = Slip::none});
+      for (const Mutant& mutant : kMutants)
+        if (!is_right_here(mutant, g, affine)) expect(mutant);
+    }
+  }
 }
 
-TEST(InstanceNormMutants, AreAllRejected) {
-  expect_rejected({{.n = 2, .c = 2, .s = 3, .groups = 2},
-                   {.n = 3, .c = 4, .s = 7, .groups = 4},
-                   {.n = 4, .c = 3, .s = 10, .groups = 3}});
-}
+const std::initializer_list<Geometry> kGroups = {{.n = 2, .c = 4, .s = 3, .groups = 2},
+                                                 {.n = 3, .c = 6, .s = 1, .groups = 2},
+                                                 {.n = 3, .c = 8, .s = 5, .groups = 4},
+                                                 {.n = 4, .c = 6, .s = 2, .groups = 1}};
+const std::initializer_list<Geometry> kInstances = {{.n = 2, .c = 2, .s = 3, .groups = 2},
+                                                    {.n = 3, .c = 4, .s = 7, .groups = 4},
+                                                    {.n = 4, .c = 3, .s = 10, .groups = 3}};
+
+TEST(GroupNormMutants, AreAllRejected) { expect_rejected(kGroups); }
+TEST(GroupNormMutants, AreAllNamed) { expect_named(explain::Layer::group_norm, kGroups); }
+TEST(InstanceNormMutants, AreAllRejected) { expect_rejected(kInstances); }
+TEST(InstanceNormMutants, AreAllNamed) { expect_named(explain::Layer::instance_norm, kInstances); }
 
 }  // namespace
 }  // namespace gradus

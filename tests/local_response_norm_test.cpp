@@ -14,6 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/gpu.h"
+#include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -216,11 +217,12 @@ TEST(LocalResponseNormPlan, ScratchIsBounded) {
 // The formula with switches for its usual mistakes; all off, it is right.
 struct Mutant {
   const char* name;
-  bool shifted_window = false;   // even sizes: one more channel above instead of below
-  bool unmirrored = false;       // backward adds over the forward's window
-  bool alpha_undivided = false;  // alpha instead of alpha/size
-  bool second_missing = false;   // dx is the direct term alone
-  bool in_range_count = false;   // divided by the channels inside the tensor
+  explain::Slip slip = explain::Slip::none;  // as the diagnosis names it
+  bool shifted_window = false;               // even sizes: one more channel above instead of below
+  bool unmirrored = false;                   // backward adds over the forward's window
+  bool alpha_undivided = false;              // alpha instead of alpha/size
+  bool second_missing = false;               // dx is the direct term alone
+  bool in_range_count = false;               // divided by the channels inside the tensor
   bool second_not_doubled = false;
   bool same_power = false;     // denom^-beta instead of denom^(-beta - 1) in the second term
   bool edge_repeated = false;  // channels outside repeat the border's
@@ -268,17 +270,22 @@ Results with_mistakes(const Mutant& m, const ref::Array& x, const ref::LrnOption
   return r;
 }
 
-TEST(LocalResponseNormMutants, AreAllRejected) {
+TEST(LocalResponseNormMutants, AreAllRejectedAndNamed) {
+  using explain::Slip;
   const Mutant mutants[] = {
       {"right"},
-      {.name = "window on the other side", .shifted_window = true},
-      {.name = "window not mirrored", .unmirrored = true},
-      {.name = "alpha undivided", .alpha_undivided = true},
-      {.name = "second term missing", .second_missing = true},
-      {.name = "divided by the channels in range", .in_range_count = true},
-      {.name = "second term not doubled", .second_not_doubled = true},
-      {.name = "second term with denom^-beta", .same_power = true},
-      {.name = "border channels repeated", .edge_repeated = true},
+      {.name = "window on the other side",
+       .slip = Slip::window_on_other_side,
+       .shifted_window = true},
+      {.name = "window not mirrored", .slip = Slip::window_not_mirrored, .unmirrored = true},
+      {.name = "alpha undivided", .slip = Slip::alpha_undivided, .alpha_undivided = true},
+      {.name = "second term missing", .slip = Slip::neighbours_missing, .second_missing = true},
+      {.name = "divided by the channels in range",
+       .slip = Slip::alpha_by_channels_in_range,
+       .in_range_count = true},
+      {.name = "second term not doubled", .slip = Slip::wrong_scale, .second_not_doubled = true},
+      {.name = "second term with denom^-beta", .slip = Slip::wrong_power, .same_power = true},
+      {.name = "border channels repeated", .slip = Slip::border_repeated, .edge_repeated = true},
   };
   // The two mistakes of sides show for even sizes only, the border's for windows above 1.
   const ref::LrnOptions sizes[] = {{.size = 4, .alpha = 2},
@@ -296,6 +303,15 @@ TEST(LocalResponseNormMutants, AreAllRejected) {
                               static_cast<bool>(compare(got.dx.data, dx.data, dtype, options.size));
         EXPECT_EQ(accepted, std::string(mutant.name) == "right")
             << mutant.name << ", size " << options.size << ", " << to_string(dtype);
+        if (dtype != DType::f64) continue;
+        EXPECT_TRUE(test::names({.layer = explain::Layer::local_response_norm,
+                                 .size = options.size,
+                                 .alpha = options.alpha,
+                                 .beta = options.beta,
+                                 .k = options.k},
+                                {.x = test::as_f64(x), .dy = test::as_f64(dy)},
+                                {.dx = test::as_f64(got.dx)}, mutant.slip))
+            << mutant.name << ", size " << options.size;
       }
     }
   }

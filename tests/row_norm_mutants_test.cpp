@@ -1,16 +1,21 @@
 // Variants of layer and RMS normalization backward that are wrong in one way: the comparison that
-// the kernels pass must refuse each of them in every case of the ops where it shows.
+// the kernels pass must refuse each of them in every case of the ops where it shows, and the
+// diagnosis must name it.
 #include <cmath>
 
 #include "tests/support/compare.h"
+#include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
+using explain::Slip;
+
 // What a faulty kernel would do, beside the right thing.
 struct Mutant {
   const char* name;
+  Slip slip = Slip::none;    // as the diagnosis names it
   double m1 = 1, m2 = 1;     // weights of the terms
   double count = 0;          // added to the count of the set
   bool counts_rows = false;  // divides by the number of rows instead
@@ -58,6 +63,18 @@ Gradients3 mutate(const Mutant& mutant, const ref::Array& x, const ref::Array& g
   return g;
 }
 
+testing::AssertionResult is_named(const char* op, const Mutant& mutant, const Gradients3& got,
+                                  const std::vector<ref::Array>& in, const ref::Array& dy) {
+  const bool with_mean = std::string(op) == "layer_norm";
+  const explain::Setting setting{.layer = explain::parse_layer(op), .axes = in[1].shape.rank()};
+  const bool only_direct = !with_mean && mutant.slip == Slip::evaluation_formula;
+  return test::names(
+      setting, {.x = test::as_f64(in[0]), .dy = test::as_f64(dy), .gamma = test::as_f64(in[1])},
+      {test::as_f64(got.dx), test::as_f64(got.dgamma),
+       with_mean ? test::as_f64(got.dbeta) : Tensor()},
+      only_direct ? Slip::projection_missing : mutant.slip);
+}
+
 void expect_rejected(const char* op, bool with_mean, const std::vector<Mutant>& mutants) {
   int cases = 0;
   for (const OpCase& op_case : test_cases_of(op)) {
@@ -80,6 +97,7 @@ void expect_rejected(const char* op, bool with_mean, const std::vector<Mutant>& 
       const Gradients3 got = mutate(mutant, in[0], in[1], dy, with_mean);
       const bool accepted = agree(got.dx, 0) && agree(got.dgamma, 1) && agree(got.dbeta, 2);
       EXPECT_EQ(accepted, std::string(mutant.name) == "right") << mutant.name;
+      EXPECT_TRUE(is_named(op, mutant, got, in, dy)) << mutant.name;
     }
   }
   EXPECT_GE(cases, 8);
@@ -87,32 +105,36 @@ void expect_rejected(const char* op, bool with_mean, const std::vector<Mutant>& 
 
 const std::vector<Mutant> kOfBoth = {
     {.name = "right"},
-    {.name = "no m2", .m2 = 0},
-    {.name = "direct term only", .m1 = 0, .m2 = 0},
-    {.name = "sign of m2", .m2 = -1},
-    {.name = "count m - 1", .count = -1},
-    {.name = "count of rows", .counts_rows = true},
-    {.name = "gamma outside the sums", .gamma_inside = 0, .gamma_outside = 1},
-    {.name = "gamma forgotten", .gamma_inside = 0},
-    {.name = "gamma twice", .gamma_inside = 2},
-    {.name = "stale rstd", .stale_rstd = 1e-3},
-    {.name = "last row lost", .rows_lost = 1},
-    {.name = "last block of rows lost", .rows_lost = 2},
-    {.name = "dgamma of x", .dgamma_of_x = true},
-    {.name = "dgamma of dy·gamma", .dgamma_of_d = true},
+    {.name = "no m2", .slip = Slip::projection_missing, .m2 = 0},
+    {.name = "direct term only", .slip = Slip::evaluation_formula, .m1 = 0, .m2 = 0},
+    {.name = "sign of m2", .slip = Slip::wrong_sign, .m2 = -1},
+    {.name = "count m - 1", .slip = Slip::wrong_count, .count = -1},
+    {.name = "count of rows", .slip = Slip::wrong_count, .counts_rows = true},
+    {.name = "gamma outside the sums",
+     .slip = Slip::gamma_outside,
+     .gamma_inside = 0,
+     .gamma_outside = 1},
+    {.name = "gamma forgotten", .slip = Slip::gamma_missing, .gamma_inside = 0},
+    {.name = "gamma twice", .slip = Slip::gamma_twice, .gamma_inside = 2},
+    {.name = "stale rstd", .slip = Slip::stale_statistics, .stale_rstd = 1e-3},
+    {.name = "last row lost", .slip = Slip::batch_sum_forgotten, .rows_lost = 1},
+    {.name = "last block of rows lost", .slip = Slip::batch_sum_forgotten, .rows_lost = 2},
+    {.name = "dgamma of x", .slip = Slip::x_for_xhat, .dgamma_of_x = true},
+    {.name = "dgamma of dy·gamma", .slip = Slip::gamma_in_dgamma, .dgamma_of_d = true},
 };
 
-TEST(RowNormMutants, OfLayerNormAreRejected) {
+TEST(RowNormMutants, OfLayerNormAreRejectedAndNamed) {
   std::vector<Mutant> mutants = kOfBoth;
-  mutants.push_back({.name = "no m1 (RMS norm's formula)", .m1 = 0});
-  mutants.push_back({.name = "sign of m1", .m1 = -1});
-  mutants.push_back({.name = "stale mean", .stale_mean = 0.05});
+  mutants.push_back({.name = "no m1 (RMS norm's formula)", .slip = Slip::mean_missing, .m1 = 0});
+  mutants.push_back({.name = "sign of m1", .slip = Slip::wrong_sign, .m1 = -1});
+  mutants.push_back({.name = "stale mean", .slip = Slip::stale_statistics, .stale_mean = 0.05});
   expect_rejected("layer_norm", true, mutants);
 }
 
-TEST(RowNormMutants, OfRmsNormAreRejected) {
+TEST(RowNormMutants, OfRmsNormAreRejectedAndNamed) {
   std::vector<Mutant> mutants = kOfBoth;
-  mutants.push_back({.name = "a mean is taken away", .stale_mean = 0.05});
+  mutants.push_back(
+      {.name = "a mean is taken away", .slip = Slip::stale_statistics, .stale_mean = 0.05});
   expect_rejected("rms_norm", false, mutants);
 }
 

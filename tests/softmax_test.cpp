@@ -10,6 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/gpu.h"
+#include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 #include "tests/support/reference_softmax.h"
 
@@ -45,27 +46,35 @@ struct Set {
   ref::Real y, dy, c, sum_dy, sum_dy_y;
 };
 
+using explain::Slip;
+
 struct Mutant {
   const char* name;
+  Slip slip;  // as the diagnosis of softmax2d names it
   bool log;
   ref::Real (*gradient)(const Set&);
 };
 
 const Mutant kMutants[] = {
-    {"sum term missing", false, [](const Set& s) { return s.y * s.dy; }},
-    {"sum of dy instead of dy y", false, [](const Set& s) { return s.y * (s.dy - s.sum_dy); }},
-    {"mean instead of sum", false, [](const Set& s) { return s.y * (s.dy - s.sum_dy_y / s.c); }},
-    {"y left out", false, [](const Set& s) { return s.dy - s.sum_dy_y; }},
-    {"y on one term only", false, [](const Set& s) { return s.y * s.dy - s.sum_dy_y; }},
-    {"log form", false, [](const Set& s) { return s.dy - s.y * s.sum_dy; }},
-    {"sum term missing", true, [](const Set& s) { return s.dy; }},
-    {"y instead of exp(y)", true, [](const Set& s) { return s.dy - s.y * s.sum_dy; }},
-    {"exp(y) left out", true, [](const Set& s) { return s.dy - s.sum_dy; }},
-    {"mean instead of sum", true,
+    {"sum term missing", Slip::sum_missing, false, [](const Set& s) { return s.y * s.dy; }},
+    {"sum of dy instead of dy y", Slip::sum_unweighted, false,
+     [](const Set& s) { return s.y * (s.dy - s.sum_dy); }},
+    {"mean instead of sum", Slip::wrong_count, false,
+     [](const Set& s) { return s.y * (s.dy - s.sum_dy_y / s.c); }},
+    {"y left out", Slip::y_missing, false, [](const Set& s) { return s.dy - s.sum_dy_y; }},
+    {"y on one term only", Slip::y_on_one_term, false,
+     [](const Set& s) { return s.y * s.dy - s.sum_dy_y; }},
+    {"log form", Slip::log_form, false, [](const Set& s) { return s.dy - s.y * s.sum_dy; }},
+    {"sum term missing", Slip::unknown, true, [](const Set& s) { return s.dy; }},
+    {"y instead of exp(y)", Slip::unknown, true,
+     [](const Set& s) { return s.dy - s.y * s.sum_dy; }},
+    {"exp(y) left out", Slip::unknown, true, [](const Set& s) { return s.dy - s.sum_dy; }},
+    {"mean instead of sum", Slip::unknown, true,
      [](const Set& s) { return s.dy - std::exp(s.y) * s.sum_dy / s.c; }},
-    {"sum of dy y instead of dy", true,
+    {"sum of dy y instead of dy", Slip::unknown, true,
      [](const Set& s) { return s.dy - std::exp(s.y) * s.sum_dy_y; }},
-    {"softmax form", true, [](const Set& s) { return std::exp(s.y) * (s.dy - s.sum_dy_y); }},
+    {"softmax form", Slip::unknown, true,
+     [](const Set& s) { return std::exp(s.y) * (s.dy - s.sum_dy_y); }},
 };
 
 ref::Real right_gradient(const Set& s) { return s.y * (s.dy - s.sum_dy_y); }
@@ -92,7 +101,7 @@ std::vector<double> mutated(ref::Real (*gradient)(const Set&), const ref::Array&
   return dx;
 }
 
-TEST(SoftmaxMutants, AreRejected) {
+TEST(SoftmaxMutants, AreRejectedAndNamed) {
   for (const OpCase& op_case : test_cases_of("softmax")) {
     const bool log = op_case.name.starts_with("log_");
     if (op_case.name.substr(log ? 4 : 0) != "channels") continue;
@@ -112,9 +121,22 @@ TEST(SoftmaxMutants, AreRejected) {
       EXPECT_FALSE(judge(mutated(right, y, dy, c, inner, 1))) << "last value left out";
       EXPECT_FALSE(judge(mutated(right, y, dy, 3, 4))) << "wrong axis";
       EXPECT_FALSE(judge(mutated(right, y, dy, 2 * c, inner))) << "sets run into each other";
+      const auto expect = [&](const std::vector<double>& dx, Slip slip) {
+        EXPECT_TRUE(test::names({.layer = explain::Layer::softmax2d},
+                                {.x = test::as_f64(in[0]), .dy = test::as_f64(dy)},
+                                {.dx = Tensor::from_vector(dx, dy.shape)}, slip));
+      };
+      if (!log && dtype == DType::f64) {
+        expect(mutated(right, y, dy, c, inner), Slip::none);
+        expect(mutated(right, y, dy, c, inner, 1), Slip::last_left_out);
+        expect(mutated(right, y, dy, 3, 4), Slip::wrong_set);
+        expect(mutated(right, y, dy, 2 * c, inner), Slip::wrong_set);
+      }
       for (const Mutant& mutant : kMutants) {
         if (mutant.log != log) continue;
         EXPECT_FALSE(judge(mutated(mutant.gradient, y, dy, c, inner))) << mutant.name;
+        if (!log && dtype == DType::f64)
+          expect(mutated(mutant.gradient, y, dy, c, inner), mutant.slip);
       }
     }
   }

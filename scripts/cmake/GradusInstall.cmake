@@ -32,6 +32,7 @@ target_sources(gradus PUBLIC
     core/ops/window.h
     autograd/autocast.h
     autograd/explain/derivation.h
+    autograd/explain/diagnosis.h
     autograd/explain/setting.h
     autograd/gradcheck.h
     autograd/grad_mode.h
@@ -71,7 +72,11 @@ target_sources(gradus PUBLIC
 
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
+  autograd/explain/factors.h
+  autograd/explain/fit.h
+  autograd/explain/judge.h
   autograd/explain/library.h
+  autograd/explain/slips.h
   autograd/explain/steps.h
   autograd/ops/class_labels.h
   autograd/ops/per_channel.h

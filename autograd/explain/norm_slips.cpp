@@ -1,0 +1,250 @@
+// Slips of the five norms.
+#include <algorithm>
+
+#include "autograd/explain/slips.h"
+
+namespace gradus::explain {
+namespace {
+
+// Powers of gamma where d stands in the formula, and outside of all.
+struct GammaPowers {
+  int direct = 1, sums = 1, outside = 0;  // outside: at most 1
+};
+
+Values weighted(const Problem& p, int power) {
+  Values d = p.dy;
+  for (int k = 0; k < power; ++k)
+    for (size_t i = 0; i < d.size(); ++i) d[i] *= p.gamma[i];
+  return d;
+}
+
+// direct, mean (of layers that have one) and projection, with sums over `sets`.
+std::vector<Term> terms_of(const Problem& p, const Statistics& s, const Sets& sets,
+                           const GammaPowers& powers, bool with_mean) {
+  const Values direct = weighted(p, powers.direct), d = weighted(p, powers.sums);
+  const Values xhat = normalized(p, s);
+  const Values m1 = mean_over(sets, d);
+  const Values m2 = mean_over(sets, each(d.size(), [&](size_t i) { return d[i] * xhat[i]; }));
+  const Values factor =
+      each(d.size(), [&](size_t i) { return s.rstd[i] * (powers.outside == 0 ? 1 : p.gamma[i]); });
+  std::vector<Term> terms{
+      {"direct", each(d.size(), [&](size_t i) { return factor[i] * direct[i]; })}};
+  if (with_mean)
+    terms.push_back({"mean", each(d.size(), [&](size_t i) { return -factor[i] * m1[i]; })});
+  terms.push_back(
+      {"projection", each(d.size(), [&](size_t i) { return -factor[i] * xhat[i] * m2[i]; })});
+  return terms;
+}
+
+// Sets that a layer's own may be mistaken for.
+struct NamedSets {
+  std::string text;
+  Sets sets;
+};
+std::vector<NamedSets> other_sets(const Problem& p) {
+  const Layout& l = p.layout;
+  std::vector<int64_t> pairs(l.param.size());
+  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = l.sample[i] * l.params + l.param[i];
+  if (p.setting.is_row_norm()) return {{"all rows, feature by feature", sets_of(l.param)}};
+  return {{"a whole sample", sets_of(l.sample)},
+          {"a channel over all samples", sets_of(l.param)},
+          {"one channel of one sample", sets_of(pairs)}};
+}
+
+Statistics statistics_over(const Problem& p, const Sets& sets, bool with_mean, double eps) {
+  Statistics s;
+  s.mu = with_mean ? mean_over(sets, p.x) : Values(p.x.size(), 0.0);
+  const Values var = mean_over(
+      sets, each(p.x.size(), [&](size_t i) { return (p.x[i] - s.mu[i]) * (p.x[i] - s.mu[i]); }));
+  s.rstd = each(var.size(), [&](size_t i) { return 1 / std::sqrt(var[i] + eps); });
+  return s;
+}
+
+void add_gamma_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s,
+                     const Sets& own) {
+  const bool mean = p.setting.has_mean();
+  const auto add = [&](Slip slip, std::string text, const GammaPowers& powers) {
+    out.push_back({slip, std::move(text), terms_of(p, s, own, powers, mean)});
+  };
+  const std::string sums = mean ? "m1 and m2" : "m2";
+  add(Slip::gamma_outside,
+      "gamma was pulled out of " + sums +
+          ": they must be means of d = dy·gamma, since gamma varies over the set",
+      {.direct = 0, .sums = 0, .outside = 1});
+  add(Slip::gamma_not_in_sums,
+      "gamma is in the direct term only: " + sums + " must be means of d = dy·gamma, not of dy",
+      {.sums = 0});
+  add(Slip::gamma_missing, "gamma is missing: d = dy·gamma takes the place of dy everywhere",
+      {.direct = 0, .sums = 0});
+  add(Slip::gamma_twice, "gamma is in it twice: d = dy·gamma holds it already",
+      {.direct = 2, .sums = 2});
+  add(Slip::gamma_twice, "gamma is in it twice: inside d = dy·gamma and in front of it all",
+      {.outside = 1});
+}
+
+void add_missing_terms(std::vector<Candidate>& out, const std::vector<Term>& right,
+                       const Problem& p) {
+  const bool mean = p.setting.has_mean();
+  if (mean) {
+    out.push_back({Slip::mean_missing,
+                   "the mean term -rstd·m1 is missing: mu depends on every x of its set",
+                   {right.front(), right.back()}});
+  }
+  std::vector<Term> without = right;
+  without.pop_back();
+  out.push_back({Slip::projection_missing,
+                 "the projection term -rstd·xhat·m2 is missing: rstd depends on every x of its set",
+                 without});
+  if (mean) {
+    out.push_back({Slip::evaluation_formula,
+                   "only the direct term is there: mean and projection are missing; rstd·d is the "
+                   "formula of evaluation, where mu and rstd are constants",
+                   {right.front()}});
+  }
+  std::vector<Term> bare = right;
+  bare.erase(bare.begin());
+  out.push_back({Slip::direct_missing, "the direct term rstd·d is missing", bare});
+}
+
+void add_count_slip(std::vector<Candidate>& out, std::vector<Term> terms, const Problem& p) {
+  if (p.layout.m < 2) return;
+  const double m = static_cast<double>(p.layout.m), factor = m / (m - 1);
+  for (size_t t = 1; t < terms.size(); ++t)
+    for (double& value : terms[t].values) value *= factor;
+  out.push_back({Slip::wrong_count,
+                 concat("the sums are divided by ", p.layout.m - 1,
+                        ", which is m - 1, instead of m = ", p.layout.m),
+                 terms});
+}
+
+void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s) {
+  const bool mean = p.setting.has_mean();
+  for (const NamedSets& other : other_sets(p)) {
+    out.push_back({Slip::wrong_set,
+                   (mean ? "m1 and m2 run over " : "m2 runs over ") + other.text +
+                       " instead of the set that shares the statistics",
+                   terms_of(p, s, other.sets, {}, mean)});
+    out.push_back(
+        {Slip::wrong_set, "statistics and sums are those of " + other.text,
+         terms_of(p, statistics_over(p, other.sets, mean, p.setting.eps), other.sets, {}, mean)});
+  }
+  if (!p.setting.is_row_norm()) return;
+  const Sets own = sets_of(p.layout.set);
+  out.push_back({Slip::other_layer,
+                 mean ? "this is rms_norm's formula: no mean is taken away, and m1 is missing"
+                      : "this is layer_norm's formula: rms_norm takes no mean away and has no m1",
+                 terms_of(p, statistics_over(p, own, !mean, p.setting.eps), own, {}, !mean)});
+}
+
+}  // namespace
+
+std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
+  const Layout& l = p.layout;
+  const bool mean = p.setting.has_mean();
+  const double eps = p.setting.eps, m = static_cast<double>(l.m);
+  Statistics own = statistics_over(p, sets_of(l.set), mean, eps);
+  Values var = each(own.rstd.size(),
+                    [&](size_t i) { return std::max(0.0, 1 / (own.rstd[i] * own.rstd[i]) - eps); });
+  if (p.setting.is_evaluation()) {
+    own.mu = each(own.mu.size(), [&](size_t i) { return p.running_mean[at(l.set, i)]; });
+    var = each(own.mu.size(), [&](size_t i) { return p.running_var[at(l.set, i)]; });
+    own.rstd = each(var.size(), [&](size_t i) { return 1 / std::sqrt(var[i] + eps); });
+  }
+  std::vector<NamedStatistics> out{{Slip::none, "", own}};
+  const auto add = [&](Slip slip, std::string text, auto rstd) {
+    out.push_back({slip, std::move(text), {own.mu, each(var.size(), rstd)}});
+  };
+  if (l.m > 1 && !p.setting.is_evaluation()) {
+    add(Slip::unbiased_variance,
+        "the variance is the unbiased one, divided by m - 1; the forward "
+        "divides by m",
+        [&](size_t i) { return 1 / std::sqrt(var[i] * m / (m - 1) + eps); });
+  }
+  add(Slip::eps_missing, "eps is missing in rstd", [&](size_t i) { return 1 / std::sqrt(var[i]); });
+  add(Slip::eps_outside_root, "eps was added to the root: it belongs inside, to the variance",
+      [&](size_t i) { return 1 / (std::sqrt(var[i]) + eps); });
+  if (p.setting.is_evaluation()) return out;
+  if (!p.running_mean.empty()) {
+    Statistics running = own;
+    for (size_t i = 0; i < p.x.size(); ++i) {
+      running.mu[i] = p.running_mean[at(l.set, i)];
+      running.rstd[i] = 1 / std::sqrt(p.running_var[at(l.set, i)] + eps);
+    }
+    out.push_back({Slip::stale_statistics,
+                   "the statistics are the running ones; training takes those of the batch",
+                   running});
+  }
+  const size_t per_sample = p.x.size() / static_cast<size_t>(l.samples);
+  if (p.setting.layer == Layer::batch_norm) return out;
+  for (const bool next : {true, false}) {
+    const size_t step = next ? per_sample : p.x.size() - per_sample;
+    Statistics moved = own;
+    for (size_t i = 0; i < p.x.size(); ++i) {
+      moved.mu[i] = own.mu[(i + step) % p.x.size()];
+      moved.rstd[i] = own.rstd[(i + step) % p.x.size()];
+    }
+    out.push_back({Slip::stale_statistics,
+                   concat("the statistics are those of the ", next ? "next" : "last", " sample"),
+                   moved});
+  }
+  return out;
+}
+
+std::vector<Candidate> norm_candidates(const Problem& p,
+                                       const std::vector<NamedStatistics>& statistics) {
+  const bool mean = p.setting.has_mean();
+  const Sets own = sets_of(p.layout.set);
+  const Statistics& s = statistics[0].statistics;
+  const std::vector<Term> right = terms_of(p, s, own, {}, mean);
+  std::vector<Candidate> out{{Slip::none, "right", right}};
+  add_missing_terms(out, right, p);
+  add_count_slip(out, right, p);
+  add_gamma_slips(out, p, s, own);
+  for (size_t i = 1; i < statistics.size(); ++i)
+    out.push_back({statistics[i].slip, statistics[i].text,
+                   terms_of(p, statistics[i].statistics, own, {}, mean)});
+  for (const NamedStatistics& one : statistics) {
+    if (one.slip != Slip::stale_statistics || p.running_mean.empty()) continue;
+    out.push_back({Slip::evaluation_formula,
+                   "this is the formula of evaluation, with the running statistics: training has "
+                   "those of the batch, which depend on x",
+                   {terms_of(p, one.statistics, own, {}, mean).front()}});
+  }
+  std::vector<Term> unscaled = right;
+  for (Term& term : unscaled)
+    for (size_t i = 0; i < p.x.size(); ++i) term.values[i] /= s.rstd[i];
+  out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
+  add_set_slips(out, p, s);
+  return out;
+}
+
+std::vector<Candidate> evaluation_candidates(const Problem& p,
+                                             const std::vector<NamedStatistics>& statistics) {
+  const Sets own = sets_of(p.layout.set);
+  const auto direct = [&](const Statistics& s, const GammaPowers& powers) {
+    std::vector<Term> terms = terms_of(p, s, own, powers, true);
+    terms.resize(1);
+    return terms;
+  };
+  const Statistics& s = statistics[0].statistics;
+  const Statistics batch = statistics_over(p, own, true, p.setting.eps);
+  std::vector<Candidate> out{{Slip::none, "right", direct(s, {})}};
+  const std::string constants = "in evaluation mu and rstd are constants, so that dx = rstd·d";
+  out.push_back({Slip::training_formula, "this is the formula of training: " + constants,
+                 terms_of(p, s, own, {}, true)});
+  out.push_back({Slip::training_formula,
+                 "this is the formula of training, with the statistics of the batch: " + constants,
+                 terms_of(p, batch, own, {}, true)});
+  out.push_back({Slip::stale_statistics,
+                 "the statistics are those of the batch; evaluation takes the running ones",
+                 direct(batch, {})});
+  out.push_back(
+      {Slip::gamma_missing, "gamma is missing: dx = rstd·dy·gamma", direct(s, {.direct = 0})});
+  out.push_back({Slip::gamma_twice, "gamma is in it twice", direct(s, {.direct = 2})});
+  for (size_t i = 1; i < statistics.size(); ++i)
+    out.push_back({statistics[i].slip, statistics[i].text, direct(statistics[i].statistics, {})});
+  out.push_back({Slip::rstd_missing, "the factor rstd is missing", {{"direct", weighted(p, 1)}}});
+  return out;
+}
+
+}  // namespace gradus::explain

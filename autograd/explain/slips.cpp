@@ -1,0 +1,159 @@
+#include "autograd/explain/slips.h"
+
+#include "core/error.h"
+
+namespace gradus::explain {
+
+Problem problem_of(const Setting& setting, const Inputs& in) {
+  Problem p{.setting = setting, .layout = layout_of(setting, in.x.shape()), .shape = in.x.shape()};
+  p.x = in.x.to_vector<double>();
+  p.dy = in.dy.to_vector<double>();
+  const Values gamma = in.gamma.defined() ? in.gamma.to_vector<double>() : Values();
+  p.gamma = each(p.x.size(),
+                 [&](size_t i) { return gamma.empty() ? 1.0 : gamma[at(p.layout.param, i)]; });
+  if (in.running_mean.defined()) {
+    p.running_mean = in.running_mean.to_vector<double>();
+    p.running_var = in.running_var.to_vector<double>();
+  }
+  return p;
+}
+
+Values sum_of(const std::vector<Term>& terms) {
+  Values sum(terms.front().values.size());
+  for (const Term& term : terms)
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += term.values[i];
+  return sum;
+}
+
+Values normalized(const Problem& p, const Statistics& s) {
+  return each(p.x.size(), [&](size_t i) { return (p.x[i] - s.mu[i]) * s.rstd[i]; });
+}
+
+Sets sets_of(std::vector<int64_t> keys) {
+  std::vector<int64_t> numbers(keys.size(), -1);
+  Sets sets{.of = std::move(keys)};
+  for (int64_t& key : sets.of) {
+    int64_t& number = numbers[static_cast<size_t>(key)];
+    if (number < 0) {
+      number = std::ssize(sets.count);
+      sets.count.push_back(0);
+    }
+    key = number;
+    ++sets.count[static_cast<size_t>(key)];
+  }
+  return sets;
+}
+
+Values sum_over(const Sets& sets, const Values& values) {
+  Values sums(sets.count.size());
+  for (size_t i = 0; i < values.size(); ++i) sums[at(sets.of, i)] += values[i];
+  return each(values.size(), [&](size_t i) { return sums[at(sets.of, i)]; });
+}
+
+Values mean_over(const Sets& sets, const Values& values) {
+  Values means = sum_over(sets, values);
+  for (size_t i = 0; i < means.size(); ++i) means[i] /= sets.count[at(sets.of, i)];
+  return means;
+}
+
+namespace {
+
+Values product(const Values& a, const Values& b) {
+  return each(a.size(), [&](size_t i) { return a[i] * b[i]; });
+}
+
+// [samples][params]: what each sample adds.
+std::vector<Values> sums_of_samples(const Problem& p, const Values& values) {
+  std::vector<Values> sums(static_cast<size_t>(p.layout.samples),
+                           Values(static_cast<size_t>(p.layout.params)));
+  for (size_t i = 0; i < values.size(); ++i)
+    sums[at(p.layout.sample, i)][at(p.layout.param, i)] += values[i];
+  return sums;
+}
+
+// Sums over only some of the samples: from the first on, or up to the last.
+void add_partial_sums(std::vector<SumCandidate>& out, const Problem& p, const Values& values,
+                      const std::string& name) {
+  constexpr int64_t kMost = 64;
+  const int64_t n = p.layout.samples;
+  const std::string what = p.setting.is_row_norm() ? "row" : "sample";
+  const std::string rest = concat(": ", name, " is a sum over all ", n, " ", what, "s");
+  const std::vector<Values> samples = sums_of_samples(p, values);
+  Values head(samples[0].size()), tail = head;
+  const auto add = [&](Values& sum, int64_t sample, const char* text, int64_t first, int64_t last) {
+    for (size_t k = 0; k < sum.size(); ++k) sum[k] += samples[static_cast<size_t>(sample)][k];
+    if (last - first > kMost && last - first < n - kMost) return;
+    const std::string range =
+        last - first == 1 ? concat(what, " ", first) : concat(what, "s ", first, " to ", last - 1);
+    out.push_back({Slip::batch_sum_forgotten, text + range + " only" + rest, sum});
+  };
+  for (int64_t j = 1; j < n; ++j) {
+    add(head, j - 1, "the sum over the batch ends early: it holds ", 0, j);
+    add(tail, n - j, "the sum over the batch begins late: it holds ", n - j, n);
+  }
+}
+
+// Sums over all samples of what `values` holds per element, and the slips of summing.
+std::vector<SumCandidate> sum_candidates(const Problem& p, const Values& values,
+                                         const std::string& name) {
+  const Values right = sum_over_params(p.layout, values);
+  std::vector<SumCandidate> out{{Slip::none, "right", right}};
+  add_partial_sums(out, p, values, name);
+  out.push_back(
+      {Slip::batch_sum_forgotten, "it is 0: nothing has been added", Values(right.size(), 0.0)});
+  const int64_t n = p.layout.samples;
+  out.push_back(
+      {Slip::batch_mean,
+       concat("it is divided by the number of ", p.setting.is_row_norm() ? "rows, " : "samples, ",
+              n, ": ", name, " is a sum, not a mean"),
+       each(right.size(), [&](size_t k) { return right[k] / static_cast<double>(n); })});
+  return out;
+}
+
+std::vector<SumCandidate> dgamma_candidates(const Problem& p,
+                                            const std::vector<NamedStatistics>& statistics) {
+  const Statistics& s = statistics[0].statistics;
+  const Values xhat = normalized(p, s);
+  std::vector<SumCandidate> out = sum_candidates(p, product(p.dy, xhat), "dgamma");
+  const auto add = [&](Slip slip, std::string text, const Values& values) {
+    out.push_back({slip, std::move(text), sum_over_params(p.layout, values)});
+  };
+  add(Slip::x_for_xhat, "it is Σ dy·x: x must be normalized first", product(p.dy, p.x));
+  if (p.setting.has_mean()) {
+    add(Slip::x_for_xhat, "it is Σ dy·(x - mu): the factor rstd is missing",
+        each(p.x.size(), [&](size_t i) { return p.dy[i] * (p.x[i] - s.mu[i]); }));
+  }
+  add(Slip::gamma_in_dgamma, "it is Σ dy·gamma·xhat: gamma does not belong into its own gradient",
+      product(product(p.dy, p.gamma), xhat));
+  for (size_t i = 1; i < statistics.size(); ++i)
+    out.push_back(
+        {statistics[i].slip, statistics[i].text, dgamma_with(p, statistics[i].statistics)});
+  add(Slip::swapped, "it is dbeta: the two are swapped", p.dy);
+  return out;
+}
+
+std::vector<SumCandidate> dbeta_candidates(const Problem& p, const Statistics& own) {
+  std::vector<SumCandidate> out = sum_candidates(p, p.dy, "dbeta");
+  out.push_back({Slip::gamma_in_dgamma, "it is Σ dy·gamma: gamma does not belong into it",
+                 sum_over_params(p.layout, product(p.dy, p.gamma))});
+  out.push_back({Slip::swapped, "it is dgamma: the two are swapped", dgamma_with(p, own)});
+  return out;
+}
+
+}  // namespace
+
+Values dgamma_with(const Problem& p, const Statistics& statistics) {
+  return sum_over_params(p.layout, product(p.dy, normalized(p, statistics)));
+}
+
+Zoo zoo_of(const Problem& p) {
+  if (p.setting.layer == Layer::local_response_norm) return {.dx = response_candidates(p)};
+  if (p.setting.layer == Layer::softmax2d) return {.dx = softmax_candidates(p)};
+  const std::vector<NamedStatistics> statistics = statistics_candidates(p);
+  return {.dx = p.setting.is_evaluation() ? evaluation_candidates(p, statistics)
+                                          : norm_candidates(p, statistics),
+          .dgamma = dgamma_candidates(p, statistics),
+          .dbeta = dbeta_candidates(p, statistics[0].statistics)};
+}
+
+}  // namespace gradus::explain

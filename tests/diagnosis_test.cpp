@@ -1,0 +1,197 @@
+#include "autograd/explain/diagnosis.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/explain/library.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/named_slip.h"
+
+namespace gradus::explain {
+namespace {
+
+using Values = std::vector<double>;
+
+Claim library_claim(const Setting& setting, const Inputs& inputs, DType dtype = DType::f64) {
+  const Library library = run_library(setting, inputs);
+  const auto cast = [&](const Tensor& t) { return t.defined() ? t.to(dtype) : Tensor(); };
+  return {cast(library.dx), cast(library.dgamma), cast(library.dbeta)};
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const std::string_view name : kLayerNames) {
+    Setting setting{.layer = parse_layer(name)};
+    all.push_back(setting);
+    setting.training = false;
+    if (setting.has_running()) all.push_back(setting);
+  }
+  return all;
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Diagnosis, ARightGradientIsRight) {
+  for (const Setting& setting : settings()) {
+    SCOPED_TRACE(std::string(to_string(setting.layer)));
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16}) {
+      const Diagnosis d =
+          diagnose(setting, [&](const Inputs& in) { return library_claim(setting, in, dtype); });
+      EXPECT_TRUE(d.right()) << d.text();
+      EXPECT_TRUE(d.has_power()) << d.text();
+      EXPECT_EQ(d.findings.size(), !setting.is_norm() ? 1U : setting.has_mean() ? 3U : 2U);
+    }
+  }
+}
+
+// dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)), as published for GroupNorm, and the same of
+// RMSNorm: right only where gamma is constant over the set.
+Claim gamma_pulled_out(const Setting& setting, const Inputs& in) {
+  Inputs plain = in;
+  plain.gamma = Tensor::ones(in.gamma.shape(), {.dtype = DType::f64});
+  const Values dx = run_library(setting, plain).dx.to_vector<double>(),
+               gamma = in.gamma.to_vector<double>();
+  const Layout layout = layout_of(setting, in.x.shape());
+  Values scaled(dx.size());
+  for (size_t i = 0; i < dx.size(); ++i)
+    scaled[i] = gamma[static_cast<size_t>(layout.param[i])] * dx[i];
+  return {.dx = Tensor::from_vector(scaled, in.x.shape())};
+}
+
+TEST(Diagnosis, ThePublishedSlipsAreNamed) {
+  for (const Layer layer : {Layer::group_norm, Layer::rms_norm, Layer::layer_norm}) {
+    const Setting setting{.layer = layer};
+    const Diagnosis d =
+        diagnose(setting, [&](const Inputs& in) { return gamma_pulled_out(setting, in); });
+    ASSERT_EQ(d.findings.size(), 1U);
+    EXPECT_EQ(d.findings[0].slip, Slip::gamma_outside) << d.text();
+    EXPECT_TRUE(contains(d.text(), "gamma was pulled out of m")) << d.text();
+    EXPECT_GT(d.findings[0].error, 0.1);
+  }
+  for (const Layer layer : {Layer::batch_norm, Layer::instance_norm}) {
+    const Setting setting{.layer = layer};
+    EXPECT_TRUE(
+        diagnose(setting, [&](const Inputs& in) { return gamma_pulled_out(setting, in); }).right());
+  }
+}
+
+// With gamma = 1 the published check passed: the diagnosis says that it could not have failed.
+TEST(Diagnosis, SaysWhatAConstantGammaHides) {
+  const Setting setting{.layer = Layer::group_norm};
+  Inputs in = draw_inputs(setting, {2, 4, 3}, 0);
+  in.gamma = Tensor::ones({4}, {.dtype = DType::f64});
+  const Diagnosis d = diagnose(setting, in, gamma_pulled_out(setting, in));
+  EXPECT_TRUE(d.right());
+  EXPECT_FALSE(d.has_power());
+  EXPECT_NE(std::ranges::find(d.blind, Slip::gamma_outside), d.blind.end());
+  EXPECT_TRUE(contains(d.text(), "This input cannot tell")) << d.text();
+  EXPECT_TRUE(contains(d.text(), "gamma is the same everywhere")) << d.text();
+  const Diagnosis again = diagnose(setting, d.proposal, gamma_pulled_out(setting, d.proposal));
+  EXPECT_EQ(again.findings[0].slip, Slip::gamma_outside);
+}
+
+TEST(Diagnosis, SaysWhatAnUpstreamOfOnesHides) {
+  const Setting setting{.layer = Layer::batch_norm};
+  Inputs in = draw_inputs(setting, {2, 3, 2, 2}, 0);
+  in.dy = Tensor::ones(in.x.shape(), {.dtype = DType::f64});
+  const Diagnosis d = diagnose(setting, in, library_claim(setting, in));
+  EXPECT_TRUE(d.right());
+  for (const Slip slip : {Slip::projection_missing, Slip::gamma_missing})
+    EXPECT_NE(std::ranges::find(d.blind, slip), d.blind.end()) << to_string(slip);
+  EXPECT_TRUE(contains(d.text(), "dy is the same everywhere")) << d.text();
+}
+
+TEST(Diagnosis, SaysWhatOneSampleAndOneElementHide) {
+  const Setting setting{.layer = Layer::group_norm};
+  const Inputs in = draw_inputs(setting, {1, 4, 3}, 0);
+  const Diagnosis d = diagnose(setting, in, library_claim(setting, in));
+  EXPECT_TRUE(d.right());
+  EXPECT_NE(std::ranges::find(d.blind, Slip::batch_mean), d.blind.end());
+  EXPECT_TRUE(contains(d.text(), "a single sample")) << d.text();
+  EXPECT_GE(d.proposal.x.size(0), 2);
+  const Setting instance{.layer = Layer::instance_norm};
+  const Inputs small = draw_inputs(instance, {2, 3}, 0);
+  EXPECT_TRUE(
+      contains(diagnose(instance, small, library_claim(instance, small)).text(), "one element"));
+}
+
+// One error on top of the right gradient of rms_norm or layer_norm.
+TEST(Diagnosis, NamesSlipsBeyondTheMutants) {
+  const Setting setting{.layer = Layer::layer_norm};
+  const Inputs in = draw_inputs(setting, {3, 6}, 0);
+  const Claim right = library_claim(setting, in);
+  const auto finding = [&](Claim claim) { return diagnose(setting, in, claim).findings.front(); };
+  const auto scaled = [](const Tensor& t, double factor) {
+    Values values = t.to_vector<double>();
+    for (double& value : values) value *= factor;
+    return Tensor::from_vector(values, t.shape());
+  };
+  EXPECT_EQ(finding({.dx = scaled(right.dx, -1)}).slip, Slip::wrong_sign);
+  EXPECT_EQ(finding({.dx = scaled(right.dx, 6)}).slip, Slip::wrong_scale);
+  EXPECT_TRUE(contains(finding({.dx = scaled(right.dx, 6)}).text, "which is m"));
+  EXPECT_EQ(finding({.dgamma = scaled(right.dgamma, 1.0 / 3)}).slip, Slip::batch_mean);
+  EXPECT_EQ(finding({.dgamma = scaled(right.dgamma, -1)}).slip, Slip::wrong_sign);
+  EXPECT_EQ(finding({.dgamma = scaled(right.dgamma, 5)}).slip, Slip::wrong_scale);
+  EXPECT_EQ(finding({.dgamma = right.dbeta}).slip, Slip::swapped);
+  EXPECT_EQ(finding({.dbeta = right.dgamma}).slip, Slip::swapped);
+  EXPECT_EQ(finding({.dx = scaled(right.dx, NAN)}).slip, Slip::not_finite);
+  EXPECT_EQ(finding({.dbeta = scaled(right.dbeta, INFINITY)}).slip, Slip::not_finite);
+  EXPECT_EQ(finding({.dx = in.x}).slip, Slip::unknown);
+  EXPECT_EQ(finding({.dbeta = in.gamma}).slip, Slip::unknown);
+  // dbeta before it is summed over the batch is dy itself.
+  EXPECT_EQ(finding({.dbeta = in.dy}).slip, Slip::batch_sum_forgotten);
+  // Two slips at once.
+  const Claim outside = gamma_pulled_out(setting, in);
+  EXPECT_EQ(finding({.dx = scaled(outside.dx, -1)}).slip, Slip::gamma_outside);
+  EXPECT_TRUE(contains(finding({.dx = scaled(outside.dx, -1)}).text, "; and the sign"));
+}
+
+// Each statistic that is not the forward's, by the forward of another setting.
+TEST(Diagnosis, NamesWrongStatistics) {
+  const Setting setting{.layer = Layer::layer_norm, .eps = 0.1};
+  const Inputs in = draw_inputs(setting, {3, 6}, 0);
+  const auto slip = [&](const Setting& wrong) {
+    return diagnose(setting, in, {.dx = library_claim(wrong, in).dx}).findings.front().slip;
+  };
+  Setting without = setting;
+  without.eps = 0;
+  EXPECT_EQ(slip(without), Slip::eps_missing);
+  EXPECT_EQ(slip(setting), Slip::none);
+  const Setting training{.layer = Layer::batch_norm};
+  Setting evaluation = training;
+  evaluation.training = false;
+  const Inputs batch = draw_inputs(training, {4, 3, 2}, 0);
+  const auto slip_of = [&](const Setting& right, const Setting& wrong) {
+    return diagnose(right, batch, {.dx = library_claim(wrong, batch).dx}).findings.front().slip;
+  };
+  EXPECT_EQ(slip_of(evaluation, training), Slip::training_formula);
+  EXPECT_EQ(slip_of(evaluation, evaluation), Slip::none);
+  // rstd of the running variance times d: the whole formula of evaluation, statistics included.
+  EXPECT_EQ(slip_of(training, evaluation), Slip::evaluation_formula);
+}
+
+TEST(Diagnosis, RefusesWhatDoesNotFit) {
+  const Setting setting{.layer = Layer::rms_norm};
+  const Inputs in = draw_inputs(setting, {3, 5}, 0);
+  EXPECT_ERROR(diagnose(setting, in, Claim{}), ErrorCode::invalid_argument, "nothing is claimed");
+  EXPECT_ERROR(diagnose(setting, in, {.dx = in.gamma}), ErrorCode::invalid_argument, "claimed dx",
+               "15");
+  EXPECT_ERROR(diagnose(setting, in, {.dgamma = in.x.slice(0, 0, 2)}), ErrorCode::invalid_argument,
+               "claimed dgamma");
+  EXPECT_ERROR(diagnose(setting, in, {.dbeta = in.gamma}), ErrorCode::invalid_argument,
+               "has no beta");
+  EXPECT_ERROR(diagnose(setting, {.x = in.x}, {.dx = in.x}), ErrorCode::invalid_argument,
+               "needs x and dy");
+  const Setting softmax{.layer = Layer::softmax2d};
+  const Inputs image = draw_inputs(softmax, {1, 4, 3}, 0);
+  EXPECT_ERROR(diagnose(softmax, image, {.dx = image.x, .dgamma = image.x}),
+               ErrorCode::invalid_argument, "has no gamma");
+  EXPECT_ERROR(diagnose({.layer = Layer::batch_norm, .training = false}, {.x = in.x, .dy = in.dy},
+                        {.dx = in.x}),
+               ErrorCode::invalid_argument, "needs running_mean and running_var");
+}
+
+}  // namespace
+}  // namespace gradus::explain
