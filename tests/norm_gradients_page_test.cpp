@@ -14,8 +14,8 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/reduce.h"
 #include "core/error.h"
-#include "examples/cli/derivation_json.h"
 #include "examples/cli/lesson_html.h"
+#include "examples/cli/lesson_variant.h"
 #include "tests/support/process.h"
 
 namespace gradus {

@@ -5,7 +5,7 @@
 #include "autograd/grad_mode.h"
 #include "core/build_config.h"
 #include "core/error.h"
-#include "examples/cli/derivation_json.h"
+#include "examples/cli/lesson_variant.h"
 #include "examples/cli/page.h"
 
 namespace gradus::cli {
@@ -124,7 +124,7 @@ json variants_of(const json& controls, const Setting& setting, const Inputs& inp
   json variants = json::array();
   for (const Position& position : positions_of(controls, setting)) {
     const Inputs in = first_samples(inputs_for(position.setting, inputs), position.batch);
-    json variant = to_json(explain::derive(position.setting, in));
+    json variant = lesson_variant(explain::derive(position.setting, in));
     variant.update(position.names);
     variants.push_back(std::move(variant));
   }

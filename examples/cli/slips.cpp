@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "examples/cli/derivation_json.h"
+#include "examples/cli/lesson_variant.h"
 #include "examples/cli/page.h"
 
 namespace gradus::cli {

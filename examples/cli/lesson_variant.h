@@ -12,7 +12,7 @@ namespace gradus::cli {
 // projection, dx, fd}, checks: [{name, value, bound, ok}], slips: [...]}; local_response_norm has
 // window and t {denom, direct, t, neighbours, ...} instead of sets, softmax2d set: [{max, total,
 // s}] and t {direct, shift, ...}. Numbers have 9 significant digits.
-nlohmann::json to_json(const explain::Derivation& derivation);
+nlohmann::json lesson_variant(const explain::Derivation& derivation);
 
 // Backwards that are wrong in the usual ways, beside the right one: [{name, formula, says, error:
 // [wrong dx - right dx], largest}].

@@ -1,4 +1,4 @@
-#include "examples/cli/derivation_json.h"
+#include "examples/cli/lesson_variant.h"
 
 #include <cmath>
 
@@ -119,7 +119,7 @@ json checks_of(const Derivation& derivation) {
 
 }  // namespace
 
-json to_json(const Derivation& derivation) {
+json lesson_variant(const Derivation& derivation) {
   const explain::Inputs& in = derivation.inputs;
   json out;
   out["shape"] = std::vector<int64_t>(in.x.shape().begin(), in.x.shape().end());
