@@ -70,6 +70,19 @@ TEST_F(CliExplain, MarkdownAndJsonHoldTheSameNumbers) {
   EXPECT_TRUE(contains(json.at("half").dump(), "\"inf\""));
 }
 
+TEST_F(CliExplain, WritesPages) {
+  const auto page = [&](const Arguments& arguments) {
+    const ProcessResult result = gradus(arguments);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return read_text(dir_.path("a.html"));
+  };
+  EXPECT_TRUE(page({"explain", "layer_norm", "--html", "a.html"}).starts_with("<!doctype html>"));
+  EXPECT_TRUE(contains(page({"explain", "group_norm", "--shape", "2,4,3", "--html", "a.html"}),
+                       "group_norm"));
+  EXPECT_TRUE(contains(page({"explain", "norms", "--html", "a.html"}), "rms_norm"));
+  expect_failure(gradus({"explain", "norms"}), 1, {"give --html FILE"});
+}
+
 TEST_F(CliExplain, ValuesOfAFile) {
   const std::vector<float> x = {1, 2, 4, 7};
   nn::write_npy(dir_.path("x.npy"), DType::f32, {2, 2}, std::as_bytes(std::span(x)));

@@ -12,6 +12,7 @@
 #include "examples/cli/commands.h"
 #include "examples/cli/explain_json.h"
 #include "examples/cli/explain_text.h"
+#include "examples/cli/lesson_html.h"
 #include "examples/cli/run_setup.h"
 #include "nn/io/atomic_file.h"
 #include "nn/io/npy.h"
@@ -28,7 +29,7 @@ struct ExplainOptions {
   Setting setting;
   std::string values;
   uint64_t seed = 0;
-  std::string markdown, json;
+  std::string markdown, json, html;
 };
 
 // "2,4,3": two to eight extents of 1 or more.
@@ -74,15 +75,31 @@ void write_text(const std::string& path, std::string_view text) {
   file.commit();
 }
 
+// Of all norms side by side there is a page only.
+constexpr const char* kNorms = "norms";
+
+int run_norms(const ExplainOptions& o) {
+  check(!o.html.empty() && o.markdown.empty() && o.json.empty(), "explain",
+        "the norms side by side are a page: give --html FILE");
+  write_norms_html(o.html, o.seed);
+  return 0;
+}
+
 int run_explain(ExplainOptions o) {
+  if (o.layer == kNorms) return run_norms(o);
   o.setting.layer = explain::parse_layer(o.layer);
-  const explain::Derivation derivation = explain::derive(o.setting, inputs_of(o));
+  const Inputs inputs = inputs_of(o);
+  const explain::Derivation derivation = explain::derive(o.setting, inputs);
   fmt::print("{}", explain_text(derivation, TextStyle::terminal));
   finish_output();
   if (!o.markdown.empty()) {
     write_text(o.markdown, explain_text(derivation, TextStyle::markdown));
   }
-  if (!o.json.empty()) write_text(o.json, to_json(derivation).dump() + "\n");
+  if (!o.json.empty()) write_text(o.json, explain_json(derivation).dump() + "\n");
+  if (!o.html.empty()) {  // without a shape of the user's the page draws more than fits a terminal
+    const bool given = !o.shape.empty() || !o.values.empty();
+    write_lesson_html(o.html, o.setting, given ? inputs : Inputs(), o.seed);
+  }
   return 0;
 }
 
@@ -126,8 +143,11 @@ void add_explain(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("explain", "Derive a normalization's backward step by step, in numbers");
   const auto o = std::make_shared<ExplainOptions>();
-  const std::vector<std::string> names(explain::kLayerNames.begin(), explain::kLayerNames.end());
-  command->add_option("NAME", o->layer, "The layer")->required()->check(CLI::IsMember(names));
+  std::vector<std::string> names(explain::kLayerNames.begin(), explain::kLayerNames.end());
+  names.emplace_back(kNorms);
+  command->add_option("NAME", o->layer, "The layer, or norms: all side by side, as a page")
+      ->required()
+      ->check(CLI::IsMember(names));
   CLI::Option* shape =
       command->add_option("--shape", o->shape, "Of x: N,C or N,C,H,W, for example 2,4,3")
           ->type_name("N,C,...")
@@ -141,6 +161,8 @@ void add_explain(CLI::App& app, Action& action) {
       ->check(check_seed)
       ->capture_default_str();
   command->add_option("--markdown", o->markdown, "Write the same as Markdown, too")
+      ->type_name("FILE");
+  command->add_option("--html", o->html, "Write a lesson to be read in a browser, too")
       ->type_name("FILE");
   command->add_option("--json", o->json, "Write all numbers as JSON, too")->type_name("FILE");
   command->callback([o, &action] { action = [o] { return run_explain(*o); }; });

@@ -60,7 +60,7 @@ Json half_json(const explain::HalfNote& half) {
 
 }  // namespace
 
-Json to_json(const explain::Derivation& d) {
+Json explain_json(const explain::Derivation& d) {
   const explain::Setting& s = d.setting;
   Json json{{"schema", 1},        {"layer", to_string(s.layer)},
             {"groups", s.groups}, {"axes", s.axes},

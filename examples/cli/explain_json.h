@@ -20,6 +20,6 @@
 
 namespace gradus::cli {
 
-nlohmann::ordered_json to_json(const explain::Derivation& derivation);
+nlohmann::ordered_json explain_json(const explain::Derivation& derivation);
 
 }  // namespace gradus::cli
