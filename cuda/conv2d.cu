@@ -1,9 +1,9 @@
 // conv2d on CUDA: which kernels an argument struct becomes.
 //
-// Few input channels per group: the direct kernels, which take any layout. All else: implicit GEMM
-// over channels-last tensors whose channels fill whole 16-byte vectors. Other tensors (NCHW, odd
-// channel counts, unaligned views) are copied to that form in the workspace first, and NCHW results
-// copied back: each costs one more read and write of the tensor, and channels-last avoids both.
+// plan_conv_path() says which. What takes everything is an implicit GEMM over channels-last tensors
+// whose channels fill whole 16-byte vectors: other tensors (NCHW, odd channel counts, unaligned
+// views) are copied to that form in the workspace first, and NCHW results copied back. Each costs
+// one more read and write of the tensor, and channels-last avoids both.
 #include "core/ops/conv2d.h"
 
 #include "cuda/conv2d_call.h"
@@ -14,8 +14,14 @@ namespace {
 void gather_conv(Cuda& cuda, const GatherCall& call) {
   if (call.out.numel() == 0) return;
   switch (plan_conv_path(call.problem())) {
+    case ConvPath::depthwise:
+      return gather_depthwise(cuda, call);
+    case ConvPath::first:
+      return gather_first(cuda, call);
     case ConvPath::direct:
       return gather_direct(cuda, call);
+    case ConvPath::halo:
+      return gather_halo(cuda, call);
     case ConvPath::gemm:
       return gather_gemm(cuda, call);
   }
@@ -23,8 +29,14 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
 
 void wgrad_conv(Cuda& cuda, const WgradCall& call) {
   switch (plan_conv_path(call.problem())) {
+    case ConvPath::depthwise:
+      return wgrad_depthwise(cuda, call);
+    case ConvPath::first:
+      return wgrad_first(cuda, call);
     case ConvPath::direct:
       return wgrad_direct(cuda, call);
+    case ConvPath::halo:
+      return wgrad_halo(cuda, call);
     case ConvPath::gemm:
       return wgrad_gemm(cuda, call);
   }

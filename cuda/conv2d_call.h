@@ -157,9 +157,15 @@ inline bool is_ready(const Image& image, int groups, int padded) {
 inline int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 
 // The paths, each for what plan_conv_path() gives it; no output is empty.
+void gather_depthwise(Cuda&, const GatherCall&);
+void gather_first(Cuda&, const GatherCall&);
 void gather_direct(Cuda&, const GatherCall&);
+void gather_halo(Cuda&, const GatherCall&);
 void gather_gemm(Cuda&, const GatherCall&);
+void wgrad_depthwise(Cuda&, const WgradCall&);
+void wgrad_first(Cuda&, const WgradCall&);
 void wgrad_direct(Cuda&, const WgradCall&);
+void wgrad_halo(Cuda&, const WgradCall&);
 void wgrad_gemm(Cuda&, const WgradCall&);
 // The gradient of the bias, on every path.
 void bias_grad(Cuda&, const WgradCall&, const AnyView& dbias);

@@ -1,6 +1,7 @@
 // Launch choices of conv2d, as pure host functions of the shape.
 #pragma once
 
+#include "cuda/conv2d_halo_plan.h"
 #include "cuda/conv2d_problem.h"
 
 namespace gradus {
@@ -17,14 +18,68 @@ inline bool conv_is_direct(int64_t channels, int64_t taps) {
   return channels <= 4 && channels * taps <= 160;
 }
 
+// Rows of the maps that a block of a first layer has at a time: 32 KB of y, equal parts.
+inline HaloTile plan_conv_first(const ConvProblem& problem) {
+  const int64_t row = problem.q * problem.k * size_of(problem.dtype);
+  const int64_t most = std::max<int64_t>(1, 32 * 1024 / row);
+  return halo_tile(problem, 1, ceil_div(problem.p, ceil_div(problem.p, most)), problem.q);
+}
+
+// The most shared memory that its kernels ask for.
+inline int64_t conv_first_shared(const ConvProblem& problem) {
+  const HaloTile tile = plan_conv_first(problem);
+  const int64_t size = size_of(problem.dtype), x = problem.c * tile.halo_pixels();
+  if (problem.kind == ConvProblem::Kind::weight) {
+    return (tile.pixels() + 16) * (2 * (64 * size + 32) + 4) + 2 * size * x;
+  }
+  return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + x);
+}
+
+// First layers: their own kernels where y is channels-last and whole 16-byte vectors. The gradient
+// of the weights multiplies on tensor cores, its positions (r, s, c) being few.
+inline bool conv_is_first(const ConvProblem& problem) {
+  const int64_t vector = 16 / size_of(problem.dtype);
+  if (!problem.ready || problem.groups != 1 || problem.dtype == DType::f64) return false;
+  if (problem.c != 1 && problem.c != 3 && problem.c != 4) return false;
+  if (problem.k % vector != 0 || problem.k > 256 * vector) return false;
+  if (problem.n * problem.p > INT32_MAX || problem.kind == ConvProblem::Kind::input) return false;
+  if (problem.kind == ConvProblem::Kind::weight &&
+      (problem.math != ConvMath::tensor || problem.taps() * problem.c > 40)) {
+    return false;
+  }
+  return conv_first_shared(problem) <= kHaloShared;
+}
+
+// Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
+inline bool conv_is_depthwise(const ConvProblem& problem) {
+  const Window& window = problem.window;
+  const int64_t most = problem.kind == ConvProblem::Kind::input ? 1 : 2;
+  return problem.ready && problem.dtype != DType::f64 && problem.c == 1 && problem.k == 1 &&
+         problem.groups % (16 / size_of(problem.dtype)) == 0 && problem.groups <= 2048 &&
+         window.kernel == Pair(3) && window.dilation == Pair(1) &&
+         window.stride[0] == window.stride[1] && window.stride[0] <= most;
+}
+
+// Rows of a thread of the depthwise kernels, and slices of their weight gradient.
+inline int plan_conv_depthwise_rows(DType dtype) { return is_half(dtype) ? 8 : 2; }
+inline Chunks plan_conv_depthwise_wgrad(int64_t strips, int64_t channel_tiles) {
+  return plan_chunks(strips, 64, std::max<int64_t>(1, 2 * kHaloProcessors / channel_tiles));
+}
+
 // How a convolution is computed.
 enum class ConvPath : uint8_t {
-  direct,  // any layout, few channels: plain multiply-adds
-  gemm,    // implicit GEMM whose loader gathers each tap: takes everything
+  depthwise,  // 3 x 3 filters of one channel each, channels-last
+  first,      // y from 1, 3 or 4 channels, and the gradient of those weights, channels-last
+  direct,     // any layout, few channels: plain multiply-adds
+  halo,       // implicit GEMM over tiles that all taps share: tensor cores, up to 64 channels
+  gemm,       // implicit GEMM whose loader gathers each tap: takes everything
 };
 
 inline ConvPath plan_conv_path(const ConvProblem& problem) {
+  if (conv_is_depthwise(problem)) return ConvPath::depthwise;
+  if (conv_is_first(problem)) return ConvPath::first;
   if (conv_is_direct(problem.channels(), problem.taps())) return ConvPath::direct;
+  if (conv_is_halo(problem)) return ConvPath::halo;
   return ConvPath::gemm;
 }
 

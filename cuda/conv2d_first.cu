@@ -1,0 +1,101 @@
+// conv2d's first layers on CUDA: launches of conv2d_first.cuh.
+#include "cuda/conv2d_first.cuh"
+
+#include "cuda/conv2d_call.h"
+#include "cuda/launch_kernel.cuh"
+
+namespace gradus {
+namespace {
+
+FirstConv first_conv(const Image& x, const Image& y, const Window& window, const HaloTile& tile) {
+  FirstConv p;
+  p.x = x.data;
+  p.x_strides = x.strides();
+  p.images = static_cast<int>(x.n);
+  p.in_h = x.h, p.in_w = x.w;
+  p.out_h = y.h, p.out_w = y.w;
+  p.k = static_cast<int>(y.channels);
+  const auto number = [](int64_t value) { return static_cast<int>(value); };
+  p.scale_h = number(window.stride[0]), p.scale_w = number(window.stride[1]);
+  p.shift_h = -number(window.padding[0]), p.shift_w = -number(window.padding[1]);
+  p.step_h = number(window.dilation[0]), p.step_w = number(window.dilation[1]);
+  p.taps_h = number(window.kernel[0]), p.taps_w = number(window.kernel[1]);
+  p.tile = tile;
+  p.tile_width = FastDivisor(static_cast<uint32_t>(y.w));
+  p.halo_width = FastDivisor(static_cast<uint32_t>(tile.halo_columns));
+  p.row_tiles = number(ceil_div(y.h, tile.rows));
+  p.tiles = p.images * p.row_tiles;
+  return p;
+}
+
+template <class T, int Channels>
+void forward(Cuda& cuda, const FirstConv& p) {
+  constexpr int kPixels = (Channels == 1 ? 16 : 32) / kFullPack<T>;
+  const size_t shared = sizeof(acc_t<T>) * Channels *
+                        (static_cast<size_t>(p.taps_h) * p.taps_w * p.k +
+                         static_cast<size_t>(p.tile.halo_rows) * p.tile.halo_columns);
+  launch_kernel(cuda, {dim3(stepping_blocks(p.tiles, 1, kConvBlocks)), 256, shared},
+                conv2d_first_forward<T, Channels, kPixels>, p);
+}
+
+template <class T, int Channels, int M, int N>
+void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
+  constexpr int kWarps = 8;
+  constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
+  constexpr int64_t kPitch = first_dy_pitch<T, M>;
+  const int64_t pixels = ceil_div(int64_t{p.tile.rows} * p.out_w, kPixels) * kPixels;
+  const int64_t shared = pixels * (2 * kPitch + 4) +
+                         2 * int64_t{sizeof(T)} * Channels * p.tile.halo_rows * p.tile.halo_columns;
+  const dim3 grid(exact_blocks(slices.count, "conv2d"),
+                  static_cast<unsigned>(ceil_div(p.k, M * 16)));
+  launch_kernel(cuda,
+                {grid, kWarps * 32, static_cast<size_t>(std::max<int64_t>(shared, M * N * 512))},
+                conv2d_first_wgrad<T, Channels, M, N, kWarps>, p);
+}
+
+// f(type, channels) for the dtypes and channel counts of first layers.
+template <class F>
+void visit_first(DType dtype, int64_t channels, const F& f) {
+  visit(TypeList<float, Half, BFloat16>{}, dtype, [&](auto type) {
+    if (channels == 1) return f(type, std::integral_constant<int, 1>{});
+    if (channels == 3) return f(type, std::integral_constant<int, 3>{});
+    f(type, std::integral_constant<int, 4>{});
+  });
+}
+
+}  // namespace
+
+void gather_first(Cuda& cuda, const GatherCall& call) {
+  FirstConv p = first_conv(call.in, call.out, call.window, plan_conv_first(call.problem()));
+  p.weights = call.w.data;
+  p.bias = call.bias.data;
+  p.out = call.out.data;
+  visit_first(call.dtype, call.in.channels, [&](auto type, auto channels) {
+    forward<typename decltype(type)::type, decltype(channels)::value>(cuda, p);
+  });
+}
+
+void wgrad_first(Cuda& cuda, const WgradCall& call) {
+  FirstConv p = first_conv(call.x, call.dy, call.window, plan_conv_first(call.problem()));
+  const Chunks slices = plan_chunks(p.tiles, 1, 2 * kHaloProcessors);
+  const int positions = call.taps() * call.c_per_group();
+  p.tiles_per_slice = static_cast<int>(slices.size);
+  p.dy = call.dy.data;
+  p.out = cuda.workspace(static_cast<size_t>(slices.count * p.k * positions) * sizeof(float));
+  if (slices.count > 0) {
+    visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
+      using T = typename decltype(type)::type;
+      constexpr int kChannels = decltype(channels)::value;
+      if (kChannels == 1 && positions <= 16) {
+        p.k <= 32 ? wgrad<T, 1, 2, 2>(cuda, p, slices) : wgrad<T, 1, 4, 2>(cuda, p, slices);
+      } else {
+        wgrad<T, kChannels, 4, 5>(cuda, p, slices);
+      }
+    });
+  }
+  sum_slices(cuda, call.dw.dtype,
+             {p.out, call.dw.data, slices.count, p.k, call.c_per_group(), call.c_per_group(),
+              call.taps()});
+}
+
+}  // namespace gradus

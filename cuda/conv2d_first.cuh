@@ -1,0 +1,262 @@
+// First layers: conv2d of inputs of a few channels, bound by the larger tensor y or dy, which is
+// channels-last. x has any layout.
+#pragma once
+
+#include "core/dtype.h"
+#include "cuda/device/conv2d_halo.cuh"
+#include "cuda/device/image_strides.cuh"
+
+namespace gradus {
+
+struct FirstConv {
+  const void* x = nullptr;
+  ImageStrides x_strides;
+  const void* weights = nullptr;  // [k, Channels, R, S]
+  const void* bias = nullptr;     // [k], acc; or null
+  const void* dy = nullptr;       // [images, out_h, out_w, k]
+  void* out = nullptr;            // y, like dy; or partials [slices, k, positions], acc
+  int images = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0, k = 0;
+  int scale_h = 1, scale_w = 1, shift_h = 0, shift_w = 0, step_h = 1, step_w = 1;
+  int taps_h = 1, taps_w = 1;
+  HaloTile tile;  // one image, whole rows
+  FastDivisor tile_width, halo_width;
+  int row_tiles = 1, tiles = 1, tiles_per_slice = 1;
+};
+
+// The tile's input with its halo as [row][column][Channels], zeros outside.
+template <class T, int Channels, class To>
+__device__ __forceinline__ void load_first(const FirstConv& p, To* to, int tile) {
+  const int64_t n = tile / p.row_tiles;
+  const int u0 = tile % p.row_tiles * p.tile.rows * p.scale_h + p.shift_h;
+  const T* from = static_cast<const T*>(p.x) + n * p.x_strides.n;
+  for (int e = threadIdx.x; e < p.tile.halo_rows * p.tile.halo_columns; e += blockDim.x) {
+    const int row = static_cast<int>(p.halo_width.quotient(e));
+    const int u = u0 + row, v = e - row * p.tile.halo_columns + p.shift_w;
+    const bool inside = static_cast<unsigned>(u) < static_cast<unsigned>(p.in_h) &&
+                        static_cast<unsigned>(v) < static_cast<unsigned>(p.in_w);
+#pragma unroll
+    for (int c = 0; c < Channels; ++c) {
+      to[e * Channels + c] = static_cast<To>(
+          inside ? from[c * p.x_strides.c + u * p.x_strides.h + v * p.x_strides.w] : T(0.0f));
+    }
+  }
+}
+
+// math    y[m][k] = bias[k] + Σ_{r,s,c} x[m ⊕ (r, s)][c] · weights[k][c, r, s]
+// grid    blocks walk through tiles of whole rows; a thread has Pixels pixels, 16 bytes of channels
+// passes  one
+// bytes   x once and its halo, y once
+// smem    the tile of x, and the weights as [r, s, c][k], both in acc
+// order   each output is summed by one thread, in the order (r, s, c)
+template <class T, int Channels, int Pixels>
+__global__ void __launch_bounds__(256) conv2d_first_forward(const __grid_constant__ FirstConv p) {
+  using Acc = acc_t<T>;
+  constexpr int kV = kFullPack<T>;
+  Acc* const weights = reinterpret_cast<Acc*>(dynamic_shared());
+  const int taps = p.taps_h * p.taps_w;
+  Acc* const x = weights + taps * Channels * p.k;
+  for (int e = threadIdx.x; e < taps * Channels * p.k; e += 256) {
+    const int k = e / (taps * Channels), c = e / taps % Channels, tap = e % taps;
+    weights[(tap * Channels + c) * p.k + k] = static_cast<Acc>(static_cast<const T*>(p.weights)[e]);
+  }
+  const int lanes = p.k / kV, k0 = threadIdx.x % lanes * kV, row = threadIdx.x / lanes;
+  const int rows = 256 / lanes;
+  Acc bias[kV] = {};
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int e = 0; e < kV; ++e) bias[e] = static_cast<const Acc*>(p.bias)[k0 + e];
+  }
+  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+    __syncthreads();
+    load_first<T, Channels>(p, x, tile);
+    __syncthreads();
+    const int i0 = tile % p.row_tiles * p.tile.rows;
+    const int pixels = min(p.tile.rows, p.out_h - i0) * p.out_w;
+    T* out = static_cast<T*>(p.out) +
+             (static_cast<int64_t>(tile / p.row_tiles) * p.out_h + i0) * p.out_w * p.k + k0;
+    for (int m0 = row; m0 < pixels && row < rows; m0 += rows * Pixels) {
+      const Acc* at[Pixels];
+      Acc sums[Pixels][kV];
+#pragma unroll
+      for (int q = 0; q < Pixels; ++q) {
+        const int m = min(m0 + q * rows, pixels - 1);
+        const int i = static_cast<int>(p.tile_width.quotient(m)), j = m - i * p.out_w;
+        at[q] = x + (i * p.scale_h * p.tile.halo_columns + j * p.scale_w) * Channels;
+#pragma unroll
+        for (int e = 0; e < kV; ++e) sums[q][e] = bias[e];
+      }
+      const Acc* w = weights + k0;
+      for (int r = 0; r < p.taps_h; ++r) {
+        const int shift = r * p.step_h * p.tile.halo_columns * Channels;
+#pragma unroll 3
+        for (int s = 0; s < p.taps_w; ++s) {
+#pragma unroll
+          for (int c = 0; c < Channels; ++c, w += p.k) {
+            Pack<Acc, kFullPack<Acc>> factors[kV / kFullPack<Acc>];
+#pragma unroll
+            for (int e = 0; e < kV / kFullPack<Acc>; ++e) {
+              factors[e] = load_pack<kFullPack<Acc>>(w + e * kFullPack<Acc>);
+            }
+#pragma unroll
+            for (int q = 0; q < Pixels; ++q) {
+              const Acc value = at[q][shift + s * p.step_w * Channels + c];
+#pragma unroll
+              for (int e = 0; e < kV; ++e) {
+                sums[q][e] += value * factors[e / kFullPack<Acc>][e % kFullPack<Acc>];
+              }
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < Pixels; ++q) {
+        const int m = m0 + q * rows;
+        if (m < pixels) store_pack(out + static_cast<int64_t>(m) * p.k, narrow_pack<T>(sums[q]));
+      }
+    }
+  }
+}
+
+// Bytes between pixels of dy in shared memory, so that a warp's reads lie in different banks.
+template <class T, int M>
+inline constexpr int first_dy_pitch = M * 16 * static_cast<int>(sizeof(T)) +
+                                      (sizeof(T) == 4 ? 32 : 16);
+
+// math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    x: slices of tiles; y: tiles of M * 16 channels k. The warps share the pixels
+// passes  one
+// bytes   dy once, x once and its halo
+// smem    two tiles of dy and x, the tile's table of pixels
+// needs   k a multiple of 16 bytes, dy 16-byte aligned
+// order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
+template <class T, int Channels, int M, int N, int Warps>
+__global__ void __launch_bounds__(Warps * 32)
+    conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
+  constexpr int kPitch = first_dy_pitch<T, M>;
+  constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
+  constexpr int kPerRow = M * 16 / kFullPack<T>;
+  const int k0 = blockIdx.y * M * 16;
+  const int pixels = p.tile.rows * p.out_w;
+  const int padded = (pixels + kPixels - 1) / kPixels * kPixels;
+  unsigned char* const shared = dynamic_shared();
+  int* const table = reinterpret_cast<int*>(shared + 2 * padded * kPitch);
+  const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
+  T* const x_tiles = reinterpret_cast<T*>(table + padded);
+  for (int i = threadIdx.x; i < padded; i += blockDim.x) {
+    const int row = static_cast<int>(p.tile_width.quotient(i)), column = i - row * p.out_w;
+    table[i] = (row * p.scale_h * p.tile.halo_columns + column * p.scale_w) * Channels;
+  }
+  const int begin = blockIdx.x * p.tiles_per_slice;
+  const int end = min(begin + p.tiles_per_slice, p.tiles);
+  const auto valid_pixels = [&](int tile) {
+    return min(p.tile.rows, p.out_h - tile % p.row_tiles * p.tile.rows) * p.out_w;
+  };
+  const auto load = [&](int tile, int stage) {
+    if (tile < end) {
+      const uint32_t y_at = shared_address(shared) + stage * padded * kPitch;
+      const int valid = valid_pixels(tile);
+      const T* dy =
+          static_cast<const T*>(p.dy) +
+          (static_cast<int64_t>(tile / p.row_tiles) * p.out_h + tile % p.row_tiles * p.tile.rows) *
+              p.out_w * p.k;
+      for (int e = threadIdx.x; e < padded * kPerRow; e += Warps * 32) {
+        const int pixel = e / kPerRow, k = k0 + e % kPerRow * kFullPack<T>;
+        const bool inside = pixel < valid && k < p.k;
+        copy_async_streamed(y_at + pixel * kPitch + e % kPerRow * 16,
+                            inside ? dy + pixel * p.k + k : dy, inside);
+      }
+      load_first<T, Channels>(p, x_tiles + stage * x_size, tile);
+    }
+    commit_copies();
+  };
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int positions = p.taps_h * p.taps_w * Channels;
+  int offsets[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int position = min(j * 8 + g, positions - 1), tap = position / Channels;
+    const int r = tap / p.taps_w, s = tap - r * p.taps_w;
+    offsets[j] = (r * p.step_h * p.tile.halo_columns + s * p.step_w) * Channels +
+                 (position - tap * Channels);
+  }
+  float c[M][N][4] = {};
+  load(begin, 0);
+  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
+    load(tile + 1, (turn + 1) % 2);
+    wait_copies<1>();
+    __syncthreads();
+    const unsigned char* y = shared + turn % 2 * padded * kPitch;
+    const T* x = x_tiles + turn % 2 * x_size;
+    const int valid = valid_pixels(tile);
+    for (int first = warp * kPixels; first < valid; first += Warps * kPixels) {
+      uint32_t a[M][4];
+      // x of one or two neighbouring pixels, 0 beyond the last
+      const auto value = [&](int pixel, int offset) {
+        return pixel < valid ? x[table[pixel] + offset] : T(0.0f);
+      };
+      if constexpr (sizeof(T) == 4) {
+        const float* a_at = reinterpret_cast<const float*>(y + (first + t) * kPitch) + g;
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            a[i][e] = round_to_tf32(__float_as_uint(a_at[e / 2 * kPitch + i * 16 + e % 2 * 8]));
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          const uint32_t b0 = round_to_tf32(__float_as_uint(value(first + t, offsets[j])));
+          const uint32_t b1 = round_to_tf32(__float_as_uint(value(first + t + 4, offsets[j])));
+#pragma unroll
+          for (int i = 0; i < M; ++i) MmaStep<T>::run(c[i][j], a[i], b0, b1);
+        }
+      } else {
+        const uint32_t a_at =
+            shared_address(y) + (first + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
+#pragma unroll
+        for (int i = 0; i < M; ++i) load_matrices_transposed(a[i], a_at + i * 32);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          uint32_t b[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int pixel = first + 2 * t + 8 * e;
+            const T low = value(pixel, offsets[j]), high = value(pixel + 1, offsets[j]);
+            b[e] = low.bits | static_cast<uint32_t>(high.bits) << 16;
+          }
+#pragma unroll
+          for (int i = 0; i < M; ++i) MmaStep<T>::run(c[i][j], a[i], b[0], b[1]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  // The warps' sums, in order.
+  constexpr int kRow = N * 8;
+  float* const sums = reinterpret_cast<float*>(shared);
+  for (int from = 0; from < Warps; ++from) {
+    if (warp == from) {
+#pragma unroll
+      for (int i = 0; i < M; ++i) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            float& to = sums[(i * 16 + e / 2 * 8 + g) * kRow + j * 8 + 2 * t + e % 2];
+            to = from == 0 ? c[i][j][e] : to + c[i][j][e];
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+  float* out = static_cast<float*>(p.out) + static_cast<int64_t>(blockIdx.x) * p.k * positions;
+  const int rows = min(M * 16, p.k - k0);
+  for (int e = threadIdx.x; e < rows * positions; e += Warps * 32) {
+    out[k0 * positions + e] = sums[e / positions * kRow + e % positions];
+  }
+}
+
+}  // namespace gradus

@@ -1,0 +1,39 @@
+// conv2d over halo tiles on CUDA: the launches.
+#include "cuda/conv2d_call.h"
+#include "cuda/conv2d_halo.h"
+
+namespace gradus {
+namespace {
+
+using HaloTypes = TypeList<float, Half, BFloat16>;
+
+}  // namespace
+
+void gather_halo(Cuda& cuda, const GatherCall& call) {
+  HaloGatherPlan plan = plan_halo_gather(call.problem());
+  plan.shape.in = call.in.data;
+  plan.shape.weights = call.w.data;
+  plan.shape.bias = call.bias.data;
+  plan.shape.out = call.out.data;
+  visit(HaloTypes{}, call.dtype,
+        [&](auto type) { launch_halo_gather<typename decltype(type)::type>(cuda, plan); });
+}
+
+void wgrad_halo(Cuda& cuda, const WgradCall& call) {
+  const ConvProblem problem = call.problem();
+  HaloWgradPlan plan = problem.n > 0 ? plan_halo_wgrad(problem) : HaloWgradPlan{};
+  HaloWgrad& p = plan.shape;
+  p.x = call.x.data;
+  p.dy = call.dy.data;
+  const int64_t outputs = call.dy.channels * call.taps() * p.padded;
+  p.partials = cuda.workspace(static_cast<size_t>(plan.slices * outputs) * sizeof(float));
+  if (plan.slices > 0) {
+    visit(HaloTypes{}, call.dtype,
+          [&](auto type) { launch_halo_wgrad<typename decltype(type)::type>(cuda, plan); });
+  }
+  sum_slices(cuda, call.dw.dtype,
+             {p.partials, call.dw.data, plan.slices, call.dy.channels, call.c_per_group(),
+              plan.slices > 0 ? p.padded : call.c_per_group(), call.taps()});
+}
+
+}  // namespace gradus
