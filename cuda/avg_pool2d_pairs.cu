@@ -2,6 +2,7 @@
 // memory.
 #include "cuda/avg_pool2d_pairs.h"
 
+#include "cuda/device/round.cuh"
 #include "cuda/pool_pairs.cuh"
 
 namespace gradus {
@@ -14,7 +15,8 @@ namespace {
 // order: row-major within the window
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, acc_t<T> divisor, T* y) {
+    avg_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, Average<T> average,
+                             T* y) {
   using A = acc_t<T>;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
   Pack<T, N> top[kRowUnits], bottom[kRowUnits];
@@ -36,11 +38,10 @@ __global__ void __launch_bounds__(kPairThreads)
 #pragma unroll
     for (int o = 0; o < N / 2; ++o) {
       const A above = static_cast<A>(top[u][2 * o]) + static_cast<A>(top[u][2 * o + 1]);
-      means[o] =
-          ((above + static_cast<A>(bottom[u][2 * o])) + static_cast<A>(bottom[u][2 * o + 1])) /
-          divisor;
+      means[o] = average((above + static_cast<A>(bottom[u][2 * o])) +
+                         static_cast<A>(bottom[u][2 * o + 1]));
     }
-    store_pack(y + unit * (N / 2), narrow_pack<T>(means));
+    store_pack(y + unit * (N / 2), round_pack<T, N / 2>(means));
   }
 }
 
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kPairThreads)
 // needs: as avg_pool2d_forward_pairs, of dx and dy
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_backward_pairs(const __grid_constant__ Pairs g, const T* dy, acc_t<T> divisor,
+    avg_pool2d_backward_pairs(const __grid_constant__ Pairs g, const T* dy, Average<T> average,
                               T* dx) {
   using A = acc_t<T>;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
@@ -73,8 +74,8 @@ __global__ void __launch_bounds__(kPairThreads)
     A shares[N];
 #pragma unroll
     for (int o = 0; o < N / 2; ++o)
-      shares[2 * o] = shares[2 * o + 1] = static_cast<A>(values[u][o]) / divisor;
-    store_pack(dx + unit * N, narrow_pack<T>(shares));
+      shares[2 * o] = shares[2 * o + 1] = average(static_cast<A>(values[u][o]));
+    store_pack(dx + unit * N, round_pack<T, N>(shares));
   }
 }
 
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kPairThreads)
 // order: row-major within the window
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_forward_pairs_pixel(const __grid_constant__ Pairs g, const T* x, acc_t<T> divisor,
+    avg_pool2d_forward_pairs_pixel(const __grid_constant__ Pairs g, const T* x, Average<T> average,
                                    T* y) {
   using A = acc_t<T>;
   const I start = warp_unit<I>(kPixelUnits) + threadIdx.x % 32;
@@ -109,18 +110,55 @@ __global__ void __launch_bounds__(kPairThreads)
 #pragma unroll
     for (int e = 0; e < N; ++e) {
       const A above = static_cast<A>(taps[u][0][e]) + static_cast<A>(taps[u][1][e]);
-      means[e] =
-          ((above + static_cast<A>(taps[u][2][e])) + static_cast<A>(taps[u][3][e])) / divisor;
+      means[e] = average((above + static_cast<A>(taps[u][2][e])) + static_cast<A>(taps[u][3][e]));
     }
-    store_pack(y + unit * N, narrow_pack<T>(means));
+    store_pack(y + unit * N, round_pack<T, N>(means));
+  }
+}
+
+// math:  dx = dy / divisor, 0 beyond the last windows
+// grid:  1-D; a warp takes kPixelUnits · 32 units of N channels of a window
+// bytes: fewest = actual: dy read once, dx written once
+// needs: channels-last; N divides the channels; dx and dy aligned to N elements
+template <int N, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    avg_pool2d_backward_pairs_pixel(const __grid_constant__ Pairs g, const T* dy,
+                                    Average<T> average, T* dx) {
+  using A = acc_t<T>;
+  const I start = warp_unit<I>(kPixelUnits) + threadIdx.x % 32;
+  Pack<T, N> values[kPixelUnits];
+#pragma unroll
+  for (int u = 0; u < kPixelUnits; ++u) {
+    const I unit = start + u * 32;
+    if (unit < static_cast<I>(g.units)) values[u] = load_pack<N>(dy + unit * N);
+  }
+#pragma unroll
+  for (int u = 0; u < kPixelUnits; ++u) {
+    const I unit = start + u * 32;
+    if (unit >= static_cast<I>(g.units)) return;
+    A shares[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) shares[e] = average(static_cast<A>(values[u][e]));
+    const Pack<T, N> share = round_pack<T, N>(shares);
+    const PixelPlace<I> place(g, unit);
+    T* to = dx + place.template offset<N>(g);
+    // The last windows also clear the row and the column that none reaches.
+    const int i = static_cast<int>(place.i), j = static_cast<int>(place.j);
+    const int down = i == g.p - 1 ? g.h - 2 * i : 2, along = j == g.q - 1 ? g.w - 2 * j : 2;
+    for (int r = 0; r < down; ++r) {
+      for (int s = 0; s < along; ++s) {
+        const I pixel = static_cast<I>(r) * static_cast<I>(g.w) + static_cast<I>(s);
+        store_pack(to + pixel * static_cast<I>(g.channels), r < 2 && s < 2 ? share : Pack<T, N>{});
+      }
+    }
   }
 }
 
 bool is_pairs(const AvgWindows& windows) { return tile_of(windows) == Pair(2); }
 
 template <class T>
-acc_t<T> divisor_of(const AvgWindows& windows) {
-  return static_cast<acc_t<T>>(windows.divisor != 0 ? windows.divisor : 4);
+Average<T> average_of(const AvgWindows& windows) {
+  return Average<T>(windows.divisor != 0 ? windows.divisor : 4);
 }
 
 template <class T>
@@ -129,7 +167,7 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
   Pairs g = make_pairs(x, y);
   const T* from = static_cast<const T*>(x.data);
   T* to = static_cast<T*>(y.data);
-  const acc_t<T> divisor = divisor_of<T>(windows);
+  const Average<T> average = average_of<T>(windows);
   if (format == MemoryFormat::channels_last) {
     constexpr int N = kFullPack<T>;
     if (!has_channel_packs<T>(x, y)) return false;
@@ -137,7 +175,7 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
     g.units = y.numel() / N;
     visit_index_type(x, [&](auto type) {
       avg_pool2d_forward_pairs_pixel<N, typename decltype(type)::type>
-          <<<pair_blocks(g.units, kPixelUnits), kPairThreads, 0, cuda.stream()>>>(g, from, divisor,
+          <<<pair_blocks(g.units, kPixelUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
                                                                                   to);
     });
     return true;
@@ -150,7 +188,7 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
       g.units = x.n * x.channels * y.h * (x.w / N);
       visit_index_type(x, [&](auto type) {
         avg_pool2d_forward_pairs<N, typename decltype(type)::type>
-            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, divisor,
+            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
                                                                                   to);
       });
       launched = true;
@@ -160,11 +198,25 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
 }
 
 template <class T>
-bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Image& dy) {
+bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Image& dy,
+              MemoryFormat format) {
   Pairs g = make_pairs(dx, dy);
   const T* from = static_cast<const T*>(dy.data);
   T* to = static_cast<T*>(dx.data);
-  const acc_t<T> divisor = divisor_of<T>(windows);
+  const Average<T> average = average_of<T>(windows);
+  if (format == MemoryFormat::channels_last) {
+    constexpr int N = kFullPack<T>;
+    // Wider types have time to read a window once per element, in the order of memory.
+    if (sizeof(T) > 2 || !has_channel_packs<T>(dx, dy)) return false;
+    g.across = FastDivisor(static_cast<uint32_t>(dx.channels / N));
+    g.units = dy.numel() / N;
+    visit_index_type(dx, [&](auto type) {
+      avg_pool2d_backward_pairs_pixel<N, typename decltype(type)::type>
+          <<<pair_blocks(g.units, kPixelUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
+                                                                                  to);
+    });
+    return true;
+  }
   g.rows = FastDivisor(static_cast<uint32_t>(dx.h));
   bool launched = false;
   visit_row_pack<T>(dx, dy, [&](auto width) {
@@ -174,7 +226,7 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Imag
       g.units = dx.numel() / N;
       visit_index_type(dx, [&](auto type) {
         avg_pool2d_backward_pairs<N, typename decltype(type)::type>
-            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, divisor,
+            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
                                                                                   to);
       });
       launched = true;
@@ -198,11 +250,12 @@ bool avg_pool2d_pairs_forward(Cuda& cuda, const AvgPool2dForward& args) {
 
 bool avg_pool2d_pairs_backward(Cuda& cuda, const AvgPool2dBackward& args) {
   const MemoryFormat format = format_of(args.dx, args.name);
-  if (!is_pairs(args.windows) || format == MemoryFormat::channels_last) return false;
+  if (!is_pairs(args.windows)) return false;
   bool launched = false;
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    launched = backward<T>(cuda, args.windows, Image(args.dx, format), Image(args.dy, format));
+    launched =
+        backward<T>(cuda, args.windows, Image(args.dx, format), Image(args.dy, format), format);
   });
   return launched;
 }

@@ -2,6 +2,7 @@
 // cuda/avg_pool2d_tiles.cu (any size).
 #pragma once
 
+#include "core/dtype.h"
 #include "core/ops/avg_pool2d.h"
 #include "cuda/context.h"
 
@@ -18,6 +19,23 @@ inline Pair tile_of(const AvgWindows& windows) {
   const Pair size{along(windows.h), along(windows.w)};
   return size[0] > 0 && size[1] > 0 ? size : Pair(0);
 }
+
+// sum / divisor. Results of 16 bits are multiplied by the reciprocal, 2^-24 off before they are
+// rounded: a division takes more instructions than their bytes take time.
+template <class T>
+struct Average {
+  acc_t<T> by;
+  explicit Average(int64_t divisor) : by(static_cast<acc_t<T>>(divisor)) {
+    if constexpr (sizeof(T) == 2) by = 1 / by;
+  }
+  GRADUS_HD acc_t<T> operator()(acc_t<T> sum) const {
+    if constexpr (sizeof(T) == 2) {
+      return sum * by;
+    } else {
+      return sum / by;
+    }
+  }
+};
 
 // Each launches, or returns false where it does not take the windows, the format or the alignment.
 bool avg_pool2d_pairs_forward(Cuda& cuda, const AvgPool2dForward& args);

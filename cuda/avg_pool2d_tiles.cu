@@ -1,6 +1,9 @@
 // avg_pool2d with whole windows of one size side by side, each with the same divisor: strided ones
 // whose stride is the kernel, and adaptive ones whose number divides the extent.
+#include <bit>
+
 #include "cuda/avg_pool2d_pairs.h"
+#include "cuda/device/round.cuh"
 #include "cuda/pool_pairs.cuh"
 
 namespace gradus {
@@ -11,57 +14,70 @@ struct Tiles : Pairs {
 };
 
 // math:  y = (sum of the window) / divisor
-// grid:  1-D; one thread per output of a row; here `across` is q and `rows` is p
+// grid:  1-D; 2^log_lanes neighbouring threads per output; here `across` is q·2^log_lanes and
+//        `rows` is p
 // bytes: fewest = actual: x read once in accesses of N elements, y written once
-// needs: contiguous; windows N wide; N divides x's width; x aligned to N elements
-// order: the N places of an access separately, row by row, then in their order
+// needs: contiguous; windows N·2^log_lanes wide; N divides x's width; x aligned to N elements
+// order: the N places of an access separately, row by row, then in their order, lanes pairwise
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_forward_tiles(const __grid_constant__ Tiles g, const T* x, acc_t<T> divisor, T* y) {
+    avg_pool2d_forward_tiles(const __grid_constant__ Tiles g, const T* x, Average<T> average,
+                             int log_lanes, T* y) {
   using A = acc_t<T>;
   const I unit = static_cast<I>(blockIdx.x) * kPairThreads + threadIdx.x;
-  if (unit >= static_cast<I>(g.units)) return;
-  const RowPlace<I> place(g, unit);
-  const int kh = static_cast<int>(g.kernel_h.divisor);
-  const I row = place.plane * static_cast<I>(g.h) + place.i * static_cast<I>(kh);
-  const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
+  const bool present = unit < static_cast<I>(g.units);
   A sums[N] = {};
+  if (present) {
+    const RowPlace<I> place(g, unit);
+    const int kh = static_cast<int>(g.kernel_h.divisor);
+    const I row = place.plane * static_cast<I>(g.h) + place.i * static_cast<I>(kh);
+    const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
 #pragma unroll 8
-  for (int r = 0; r < kh; ++r) {
-    const auto values = load_pack<N>(from + static_cast<I>(r) * static_cast<I>(g.w));
+    for (int r = 0; r < kh; ++r) {
+      const auto values = load_pack<N>(from + static_cast<I>(r) * static_cast<I>(g.w));
 #pragma unroll
-    for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
+      for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
+    }
   }
 #pragma unroll
   for (int e = 1; e < N; ++e) sums[0] += sums[e];
-  y[unit] = static_cast<T>(sums[0] / divisor);
+  for (int k = 0; k < log_lanes; ++k) sums[0] += __shfl_xor_sync(~0u, sums[0], 1 << k);
+  const I at = unit >> log_lanes;
+  if (present && at << log_lanes == unit) y[at] = static_cast<T>(average(sums[0]));
 }
 
 // math:  dx = dy / divisor, 0 beyond the last windows
 // grid:  1-D; a warp takes kRowUnits · 32 units of N neighbours of dx, in the order of memory; here
 //        `rows` is h
 // bytes: fewest = actual from memory: dy is read for every element, once from the cache
-// needs: contiguous; N divides w; dx aligned to N elements
-template <int N, class I, class T>
+// needs: contiguous; N divides w; dx aligned to N elements; Whole: N divides the windows' width
+template <int N, bool Whole, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_backward_tiles(const __grid_constant__ Tiles g, const T* dy, acc_t<T> divisor,
+    avg_pool2d_backward_tiles(const __grid_constant__ Tiles g, const T* dy, Average<T> average,
                               T* dx) {
   using A = acc_t<T>;
+  constexpr int kLoads = Whole ? 1 : N;  // a window's value stands for all N
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
-  Pack<T, N> values[kRowUnits];
+  T values[kRowUnits][kLoads];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
     const I unit = start + u * 32;
-    values[u] = {};
+#pragma unroll
+    for (int e = 0; e < kLoads; ++e) values[u][e] = T(0.0f);
     if (unit >= static_cast<I>(g.units)) continue;
     const RowPlace<I> place(g, unit);
     const I i = quotient_in(g.kernel_h, place.i);
     if (static_cast<int>(i) >= g.p) continue;
     const T* from = dy + (place.plane * static_cast<I>(g.p) + i) * static_cast<I>(g.q);
+    int j = static_cast<int>(quotient_in(g.kernel_w, static_cast<I>(place.column * N)));
+    int end = (j + 1) * static_cast<int>(g.kernel_w.divisor);  // of window j
 #pragma unroll
-    for (int e = 0; e < N; ++e) {
-      const I j = quotient_in(g.kernel_w, static_cast<I>(place.column * N + e));
-      if (static_cast<int>(j) < g.q) values[u][e] = from[j];
+    for (int e = 0; e < kLoads; ++e) {
+      if (static_cast<int>(place.column) * N + e == end) {
+        ++j;
+        end += static_cast<int>(g.kernel_w.divisor);
+      }
+      if (j < g.q) values[u][e] = from[j];
     }
   }
 #pragma unroll
@@ -70,8 +86,8 @@ __global__ void __launch_bounds__(kPairThreads)
     if (unit >= static_cast<I>(g.units)) return;
     A shares[N];
 #pragma unroll
-    for (int e = 0; e < N; ++e) shares[e] = static_cast<A>(values[u][e]) / divisor;
-    store_pack(dx + unit * N, narrow_pack<T>(shares));
+    for (int e = 0; e < N; ++e) shares[e] = average(static_cast<A>(values[u][e % kLoads]));
+    store_pack(dx + unit * N, round_pack<T, N>(shares));
   }
 }
 
@@ -82,8 +98,8 @@ __global__ void __launch_bounds__(kPairThreads)
 // needs: channels-last; N divides the channels; dx and dy aligned to N elements
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
-    avg_pool2d_backward_tiles_pixel(const __grid_constant__ Tiles g, const T* dy, acc_t<T> divisor,
-                                    T* dx) {
+    avg_pool2d_backward_tiles_pixel(const __grid_constant__ Tiles g, const T* dy,
+                                    Average<T> average, T* dx) {
   using A = acc_t<T>;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
   Pack<T, N> values[kRowUnits];
@@ -107,8 +123,8 @@ __global__ void __launch_bounds__(kPairThreads)
     if (unit >= static_cast<I>(g.units)) return;
     A shares[N];
 #pragma unroll
-    for (int e = 0; e < N; ++e) shares[e] = static_cast<A>(values[u][e]) / divisor;
-    store_pack(dx + unit * N, narrow_pack<T>(shares));
+    for (int e = 0; e < N; ++e) shares[e] = average(static_cast<A>(values[u][e]));
+    store_pack(dx + unit * N, round_pack<T, N>(shares));
   }
 }
 
@@ -121,8 +137,8 @@ Tiles make_tiles(const Image& x, const Image& y, const Pair& kernel) {
 }
 
 template <class T>
-acc_t<T> divisor_of(const AvgWindows& windows, const Pair& kernel) {
-  return static_cast<acc_t<T>>(windows.divisor != 0 ? windows.divisor : kernel[0] * kernel[1]);
+Average<T> average_of(const AvgWindows& windows, const Pair& kernel) {
+  return Average<T>(windows.divisor != 0 ? windows.divisor : kernel[0] * kernel[1]);
 }
 
 template <class T>
@@ -134,17 +150,19 @@ template <class T>
 bool forward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Image& x,
              const Image& y) {
   constexpr int N = kFullPack<T>;
-  // Where a row of a window takes several accesses, those of neighbouring lanes lie apart: slower
-  // than element by element.
-  if (x.w % N != 0 || kernel[1] != N || !is_aligned<T>(x, N)) return false;
+  const auto lanes = static_cast<uint64_t>(kernel[1] / N);
+  if (x.w % N != 0 || kernel[1] % N != 0 || lanes > 32 || !std::has_single_bit(lanes) ||
+      !is_aligned<T>(x, N)) {
+    return false;
+  }
   Tiles g = make_tiles(x, y, kernel);
-  g.across = g.columns;
-  g.units = y.numel();
+  g.across = FastDivisor(static_cast<uint32_t>(y.w * static_cast<int64_t>(lanes)));
+  g.units = y.numel() * static_cast<int64_t>(lanes);
   visit_index_type(x, [&](auto type) {
     avg_pool2d_forward_tiles<N, typename decltype(type)::type>
         <<<pair_blocks(g.units, 1), kPairThreads, 0, cuda.stream()>>>(
-            g, static_cast<const T*>(x.data), divisor_of<T>(windows, kernel),
-            static_cast<T*>(y.data));
+            g, static_cast<const T*>(x.data), average_of<T>(windows, kernel),
+            std::countr_zero(lanes), static_cast<T*>(y.data));
   });
   return true;
 }
@@ -162,10 +180,12 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const I
   g.units = dx.numel() / N;
   visit_index_type(dx, [&](auto type) {
     using I = typename decltype(type)::type;
-    const auto kernel_of_format =
-        pixels ? avg_pool2d_backward_tiles_pixel<N, I, T> : avg_pool2d_backward_tiles<N, I, T>;
-    kernel_of_format<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
-        g, static_cast<const T*>(dy.data), divisor_of<T>(windows, kernel),
+    const bool whole = kernel[1] % N == 0;
+    const auto chosen = pixels  ? avg_pool2d_backward_tiles_pixel<N, I, T>
+                        : whole ? avg_pool2d_backward_tiles<N, true, I, T>
+                                : avg_pool2d_backward_tiles<N, false, I, T>;
+    chosen<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
+        g, static_cast<const T*>(dy.data), average_of<T>(windows, kernel),
         static_cast<T*>(dx.data));
   });
   return true;

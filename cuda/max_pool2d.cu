@@ -243,6 +243,7 @@ void run(Cuda& cuda, const MaxPool2dForward& args) {
 
 void run(Cuda& cuda, const MaxPool2dBackward& args) {
   if (packs_index(args.window)) return max_pool2d_pairs_backward(cuda, args);
+  if (max_pool2d_strided_backward(cuda, args)) return;
   const MemoryFormat format = format_of(args.dx, args.name);
   const Image dx(args.dx, format), dy(args.dy, format);
   if (dx.numel() == 0) return;

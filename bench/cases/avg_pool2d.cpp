@@ -90,6 +90,8 @@ std::vector<OpCase> avg_pool2d_cases() {
       {"k3x4", {1, 5, 7, 16}, {.kernel_size = {3, 4}}},
       {"k2x8", {1, 5, 5, 16}, {.kernel_size = {2, 8}}},
       {"k3x5_rest", {1, 16, 7, 24}, {.kernel_size = {3, 5}}},
+      {"k3x16_rest", {1, 3, 7, 40}, {.kernel_size = {3, 16}}},
+      {"k2_odd_c16", {2, 16, 5, 7}, {.kernel_size = 2}},
       {"k2_s3", {1, 3, 8, 9}, {.kernel_size = 2, .stride = Pair(3)}},
       {"k2_divisor_3", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = 3}},
       {"k2_divisor_minus_1", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = -1}},
