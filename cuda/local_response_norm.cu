@@ -216,9 +216,11 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
       constexpr int N = width();
       if constexpr (sizeof(T) == 2 && N > 1) {
         const ResponseRuns plan = plan_response_runs(g.n, g.c, g.s, N);
-        launch_kernel(cuda, {exact_blocks(plan.blocks, kOp), ResponseRuns::kThreads},
-                      local_response_norm_backward_thread_per_run<T, N, W>, x, dy, dx, g.c, g.s,
-                      plan, terms);
+        const auto kernel = terms.usual()
+                                ? local_response_norm_backward_thread_per_run<T, N, W, true>
+                                : local_response_norm_backward_thread_per_run<T, N, W, false>;
+        launch_kernel(cuda, {exact_blocks(plan.blocks, kOp), ResponseRuns::kThreads}, kernel, x, dy,
+                      dx, g.c, g.s, plan, terms);
       } else {
         const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, N, kResponseChannels);
         local_response_norm_backward_thread_per_pixels<T, N, W>
@@ -226,7 +228,7 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
                 x, dy, dx, static_cast<int>(g.c), g.s, plan, terms);
       }
     };
-    if (fits >= kWide) {
+    if (fits >= kWide && (sizeof(T) != 2 || g.s < (1 << 27))) {
       go(std::integral_constant<int, kWide>());
     } else {
       go(std::integral_constant<int, 1>());

@@ -34,9 +34,7 @@ inline ResponseTiles plan_response_tiles(int64_t n, int64_t c, int64_t s, int wi
 
 // Contiguous 16-bit tensors, backward: a thread holds `width` neighbouring pixels and walks a run
 // of channels, with the window in registers. A run reads the neighbouring channels of its ends
-// again, so there are no more runs than it takes to fill a card several times over. Runs walk up
-// and down in turn: two neighbours start, or end, at their common border, and find its channels in
-// L2.
+// again, so there are no more runs than it takes to fill a card several times over.
 struct ResponseRuns {
   static constexpr int kThreads = 128;
   static constexpr int64_t kTargetThreads = 400000;
@@ -45,7 +43,7 @@ struct ResponseRuns {
   int64_t packs;          // groups of `width` pixels, of all samples
   int64_t packs_per_row;  // of one channel of one sample
   int64_t runs;           // per pack
-  int64_t run;            // channels of a run; the last one may be shorter
+  int run;                // channels of a run; the last one may be shorter
   int64_t blocks;
 };
 
@@ -55,7 +53,8 @@ inline ResponseRuns plan_response_runs(int64_t n, int64_t c, int64_t s, int widt
   plan.packs = n * plan.packs_per_row;
   const int64_t wanted = ceil_div(ResponseRuns::kTargetThreads, std::max<int64_t>(plan.packs, 1));
   const int64_t most = std::max<int64_t>(1, c / ResponseRuns::kShortest);
-  plan.run = std::max<int64_t>(1, ceil_div(c, std::clamp<int64_t>(wanted, 1, most)));
+  plan.run =
+      static_cast<int>(std::max<int64_t>(1, ceil_div(c, std::clamp<int64_t>(wanted, 1, most))));
   plan.runs = ceil_div(c, plan.run);
   plan.blocks = plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads);
   return plan;

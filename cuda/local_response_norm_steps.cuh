@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cfloat>
+#include <limits>
 
 #include "core/dtype.h"
 #include "core/ops/local_response_norm.h"
@@ -30,6 +31,11 @@ struct ResponseTerms {
         second(static_cast<A>(2 * args.beta * args.alpha / static_cast<double>(args.size))),
         at_zero(args.beta == 0 ? A(1) : A(0)),
         power(response_power(args.beta)) {}
+
+  // What nearly everybody takes: beta 0.75, and a k that keeps denom normal.
+  bool usual() const {
+    return power == ResponsePower::three_quarters && k >= std::numeric_limits<A>::min();
+  }
 };
 
 // Of normal numbers; subnormal ones may be flushed.
@@ -48,15 +54,15 @@ __device__ __forceinline__ float smallest_normal(float) { return FLT_MIN; }
 __device__ __forceinline__ double smallest_normal(double) { return DBL_MIN; }
 
 // From the sums of squares of N windows to denom^-beta and 1/denom, for the exponents that square
-// roots reach.
-template <class A, int N>
+// roots reach. kUsual: the terms are usual().
+template <bool kUsual = false, class A, int N>
 __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
                                                  const A (&squares)[N], A (&factor)[N],
                                                  A (&inverse)[N]) {
   A r[N];
 #pragma unroll
   for (int e = 0; e < N; ++e) r[e] = terms.k + terms.scale * squares[e];
-  if (terms.k < smallest_normal(A())) {
+  if (!kUsual && terms.k < smallest_normal(A())) {
 #pragma unroll
     for (int e = 0; e < N; ++e) r[e] = r[e] < smallest_normal(A()) ? A(INFINITY) : r[e];
   }
@@ -65,7 +71,7 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
     r[e] = fast_rsqrt(r[e]);  // of denom; 0 where that counts as 0
     inverse[e] = r[e] * r[e];
   }
-  if (terms.power == ResponsePower::three_quarters) {
+  if (kUsual || terms.power == ResponsePower::three_quarters) {
 #pragma unroll
     for (int e = 0; e < N; ++e) factor[e] = r[e] * fast_sqrt(r[e]);
   } else {
@@ -77,6 +83,12 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
 
 // Channels of a thread's results.
 inline constexpr int kResponseChannels = 4;
+
+__device__ __forceinline__ int64_t row_of(int64_t pack, int64_t packs_per_row) {
+  return pack <= UINT32_MAX && packs_per_row <= UINT32_MAX
+             ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(packs_per_row)
+             : pack / packs_per_row;
+}
 
 // A thread's pixels in channel 0, and the first channel of its results.
 struct ResponsePlace {
@@ -91,10 +103,7 @@ struct ResponsePlace {
     const int group = static_cast<int>(blockIdx.x - tile * plan.channel_tiles) * plan.groups;
     channel = (group + static_cast<int>(threadIdx.y)) * channels;
     used = pack < plan.packs && channel < c;
-    const int64_t row =
-        pack <= UINT32_MAX && plan.packs_per_row <= UINT32_MAX
-            ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(plan.packs_per_row)
-            : pack / plan.packs_per_row;
+    const int64_t row = row_of(pack, plan.packs_per_row);
     at = row * c * s + (pack - row * plan.packs_per_row) * width;
   }
 };

@@ -1,5 +1,7 @@
 #include "core/ops/softmax.h"
 
+#include "cuda/softmax_columns.cuh"
+#include "cuda/softmax_row_ring.cuh"
 #include "cuda/softmax_short_rows.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
@@ -12,13 +14,6 @@ template <class A>
 struct Part {
   A max, sum;
 };
-
-// Where a maximum is -inf, all values are (or NaN): their exponentials are taken as they stand, so
-// that a chunk without a finite value adds 0 and not NaN.
-template <class A>
-__device__ __forceinline__ A base_of(A max) {
-  return max == A(-INFINITY) ? A(0) : max;
-}
 
 // math    core/ops/softmax.h; whole: y of the sets; part: parts[chunk, set];
 //         write: y from parts[set]
@@ -113,7 +108,8 @@ __global__ void __launch_bounds__(1024)
         }
         v[i][j] = log ? v[i][j] - sum[j % M] : v[i][j] * sum[j % M];
       }
-      store_pack(y + at.first + i * at.step, round_pack<T, N>(v[i]));
+      raw[i].round(v[i]);
+      raw[i].store(y + at.first + i * at.step);
     }
     if (tile.cluster > 1) {
       __syncwarp();
@@ -152,12 +148,20 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
   if (const SoftmaxShortRows rows = plan_softmax_short_rows(g, sizeof(T), {x, y}); rows.outer > 0) {
     const LaunchShape shape{.grid = exact_blocks(rows.blocks(), args.name),
                             .threads = kSoftmaxThreads,
-                            .shared_bytes = static_cast<size_t>(rows.rows * rows.c) * sizeof(A)};
+                            .shared_bytes = static_cast<size_t>(rows.rows * rows.c) * sizeof(T)};
     return with_short_rows(rows, [&](auto per_lane) {
       launch_kernel(cuda, shape, softmax_forward_staged<T, per_lane()>, x, y, rows, args.log);
     });
   }
+  if constexpr (sizeof(T) == 2) {
+    const SoftmaxPlan plan = plan_softmax_staged_columns(g, {x, y});
+    if (plan.blocks > 0) return softmax_forward_staged_columns<T>(cuda, plan, g, args);
+  }
   const bool has_clusters = cuda.info().compute_major >= 9;
+  if constexpr (sizeof(T) <= 4) {
+    const SoftmaxRing ring = plan_softmax_ring(g, sizeof(T), {x, y});
+    if (has_clusters && ring.rows > 0) return softmax_forward_row_ring<T>(cuda, ring, args);
+  }
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kMostItems, has_clusters, {x, y});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),

@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(1024)
         value[j] =
             log ? d[j] - exp_of_output<T>(value[j]) * sum[j % M] : value[j] * (d[j] - sum[j % M]);
       }
-      store_pack(dx + at.first + i * at.step, round_pack<T, N>(value));
+      values[i].round(value);
+      values[i].store(dx + at.first + i * at.step);
     }
     if (tile.cluster > 1) {
       __syncwarp();
@@ -102,7 +103,7 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
     const LaunchShape shape{
         .grid = exact_blocks(rows.blocks(), args.name),
         .threads = kSoftmaxThreads,
-        .shared_bytes = static_cast<size_t>(2 * rows.rows * rows.c) * sizeof(A)};
+        .shared_bytes = static_cast<size_t>(2 * rows.rows * rows.c) * sizeof(T)};
     return with_short_rows(rows, [&](auto per_lane) {
       launch_kernel(cuda, shape, softmax_backward_staged<T, per_lane()>, y, dy, dx, rows, args.log);
     });

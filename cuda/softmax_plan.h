@@ -44,6 +44,7 @@ inline int64_t floor_power(int64_t value) {
 }
 
 inline constexpr int64_t kSoftmaxMostThreads = 1024;
+inline constexpr int64_t kSoftmaxFewBlocks = 128;
 inline constexpr int64_t kSoftmaxMostCluster = 8;
 inline constexpr int64_t kSoftmaxClusterItems = 2048;  // of a block; more take several blocks
 
@@ -82,9 +83,16 @@ inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_it
     per_thread = 4;
     lanes = kSoftmaxThreads / line;
   }
-  int64_t side = std::max(line, floor_power(std::max<int64_t>(1, kSoftmaxThreads / lanes)));
-  side = std::min(
-      {side, kSoftmaxThreads, floor_power(kSoftmaxMostThreads / lanes), ceil_power(plan.units)});
+  // 16-bit values take more time to compute: smaller blocks do it at different times.
+  const int64_t threads = element == 2 ? kSoftmaxThreads / 2 : kSoftmaxThreads;
+  int64_t side = std::max(line, floor_power(std::max<int64_t>(1, threads / lanes)));
+  side =
+      std::min({side, threads, floor_power(kSoftmaxMostThreads / lanes), ceil_power(plan.units)});
+  // Few whole columns go to more blocks, as far as 32 bytes side by side allow.
+  while (lanes * per_thread >= plan.items && side * plan.width * element > 32 &&
+         ceil_div(plan.units, side) < kSoftmaxFewBlocks) {
+    side /= 2;
+  }
   plan.per_thread = static_cast<int>(per_thread);
   plan.side = static_cast<int>(side);
   plan.lanes = static_cast<int>(lanes);
@@ -119,13 +127,61 @@ inline SoftmaxPlan plan_softmax(const SoftmaxGeometry& g, int64_t element, int m
   return plan;
 }
 
+// 16-bit sets side by side that small blocks hold in shared memory: 8 packs of a row, 128 bytes, by
+// as many lanes as take kSoftmaxStagedItems each. blocks = 0 where that does not suit.
+inline constexpr int kSoftmaxStagedItems = 8;
+
+inline SoftmaxPlan plan_softmax_staged_columns(const SoftmaxGeometry& g,
+                                               std::initializer_list<const void*> pointers) {
+  SoftmaxPlan plan;
+  if (g.inner == 1 || g.c < 16 || g.c > 512 || pack_width(2, pointers, {g.inner}) != 8) return plan;
+  plan.columns = true;
+  plan.width = plan.side = 8;
+  plan.items = plan.chunk_items = g.c;
+  plan.units = g.outer * (g.inner / plan.width);
+  plan.per_thread = kSoftmaxStagedItems;
+  plan.lanes = static_cast<int>(ceil_div(g.c, 4 * plan.per_thread) * 4);  // whole warps
+  plan.threads = plan.lanes * plan.side;
+  plan.blocks = ceil_div(plan.units, plan.side);
+  return plan;
+}
+
+// Rows longer than a block's registers hold, up to what a cluster's shared memory does. A block
+// keeps its chunks of kSoftmaxRingRows rows.
+inline constexpr int kSoftmaxRingRows = 3;
+
+struct SoftmaxRing {
+  int64_t rows = 0;  // 0: not such rows
+  int packs = 0;     // of 16 bytes, of a row
+  int cluster = 1;   // blocks that share a row
+  int chunk = 0;     // packs of a block
+};
+
+inline SoftmaxRing plan_softmax_ring(const SoftmaxGeometry& g, int64_t element,
+                                     std::initializer_list<const void*> pointers) {
+  constexpr int64_t kMostPacks = 4096;  // of a block and a row: 64 KB
+  const int64_t packs = g.c * element / 16;
+  if (g.inner != 1 || element > 4 || packs <= detail::kSoftmaxClusterItems ||
+      packs > detail::kSoftmaxMostCluster * kMostPacks ||
+      pack_width(element, pointers, {g.c}) * element != 16) {
+    return {};
+  }
+  SoftmaxRing plan{.rows = g.outer, .packs = static_cast<int>(packs)};
+  int64_t cluster = ceil_div(packs, kMostPacks);
+  // Few rows are shared by more blocks.
+  while (cluster * 2 <= detail::kSoftmaxMostCluster && g.outer * cluster < 64) cluster *= 2;
+  plan.cluster = static_cast<int>(cluster);
+  plan.chunk = static_cast<int>(ceil_div(packs, cluster));
+  return plan;
+}
+
 // Rows of at most 128 values that no 16-byte access divides, in memory that one could read.
 struct SoftmaxShortRows {
   int64_t outer = 0;  // rows in all; 0: not such rows
   int c = 0;
   int lanes = 1;     // threads per row, a power of two
   int per_lane = 0;  // values of a row that a thread takes, at most 16
-  int rows = 0;      // of a block, a power of two: about 4096 values
+  int rows = 0;      // of a block, a power of two: up to 20 KB where its threads allow
 
   int64_t blocks() const { return ceil_div(outer, rows); }
 };
@@ -138,8 +194,8 @@ inline SoftmaxShortRows plan_softmax_short_rows(const SoftmaxGeometry& g, int64_
   SoftmaxShortRows plan{.outer = g.outer, .c = static_cast<int>(g.c)};
   plan.lanes = static_cast<int>(detail::ceil_power(ceil_div(g.c, 16)));
   plan.per_lane = static_cast<int>(ceil_div(g.c, plan.lanes));
-  plan.rows =
-      static_cast<int>(std::max(kSoftmaxThreads / plan.lanes, detail::floor_power(4096 / g.c)));
+  plan.rows = static_cast<int>(
+      std::max(kSoftmaxThreads / plan.lanes, detail::floor_power(20480 / (g.c * element))));
   return plan;
 }
 

@@ -3,55 +3,57 @@
 #pragma once
 
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/device/vector.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_plan.h"
 #include "cuda/softmax_values.cuh"
 
 namespace gradus {
 
-// Copies `count` values between memory, from a 16-byte boundary on, and shared memory, there in A.
+// Starts copying `count` values, from a 16-byte boundary on, to shared memory.
 template <class T>
-__device__ __forceinline__ void stage_in(acc_t<T>* shared, const T* from, int count) {
-  using A = acc_t<T>;
-  constexpr int N = kFullPack<T>, kQuad = kFullPack<A>;
+__device__ __forceinline__ void stage_in(T* shared, const T* from, int count) {
+  constexpr int N = kFullPack<T>;
   const int packs = count / N, thread = static_cast<int>(threadIdx.x);
-#pragma unroll 2
   for (int i = thread; i < packs; i += kSoftmaxThreads) {
-    Raw<T, N> raw;
-    raw.load(from + i * N);
-    A values[N];
-    raw.unpack(values);
-#pragma unroll
-    for (int j = 0; j < N; j += kQuad) {
-      Pack<A, kQuad> part;
-#pragma unroll
-      for (int q = 0; q < kQuad; ++q) part[q] = values[j + q];
-      store_pack(shared + i * N + j, part);
-    }
+    copy_async_once<16>(shared_address(shared + i * N), from + i * N);
   }
   const int rest = packs * N + thread;
-  if (rest < count) shared[rest] = static_cast<acc_t<T>>(from[rest]);
+  if (rest < count) shared[rest] = from[rest];
+}
+// After the last stage_in(): all threads see the values.
+__device__ __forceinline__ void finish_staging() {
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
 }
 
 template <class T>
-__device__ __forceinline__ void stage_out(T* to, const acc_t<T>* shared, int count) {
-  using A = acc_t<T>;
-  constexpr int N = kFullPack<T>, kQuad = kFullPack<A>;
+__device__ __forceinline__ void stage_out(T* to, const T* shared, int count) {
+  constexpr int N = kFullPack<T>;
   const int packs = count / N, thread = static_cast<int>(threadIdx.x);
 #pragma unroll 2
   for (int i = thread; i < packs; i += kSoftmaxThreads) {
-    A values[N];
-#pragma unroll
-    for (int j = 0; j < N; j += kQuad) {
-      const Pack<A, kQuad> part = load_pack<kQuad>(shared + i * N + j);
-#pragma unroll
-      for (int q = 0; q < kQuad; ++q) values[j + q] = part[q];
-    }
-    store_pack(to + i * N, round_pack<T, N>(values));
+    store_pack(to + i * N, load_pack<N>(shared + i * N));
   }
   const int rest = packs * N + thread;
-  if (rest < count) to[rest] = static_cast<T>(shared[rest]);
+  if (rest < count) to[rest] = shared[rest];
+}
+
+// Of a row of c values, a lane's are lane, lane + lanes, ...; K, even, of them at most.
+template <int K, class T>
+__device__ __forceinline__ void store_lane(T* row, int lane, int lanes, int c,
+                                           const acc_t<T> (&values)[K]) {
+#pragma unroll
+  for (int i = 0; i < K; i += 2) {
+    const acc_t<T> two[] = {values[i], values[i + 1]};
+    const Pack<T, 2> rounded = round_pack<T, 2>(two);
+    const int k = lane + i * lanes;
+    if (k < c) row[k] = rounded[0];
+    if (k + lanes < c) row[k + lanes] = rounded[1];
+  }
 }
 
 // Sum or maximum over the lanes of a row.
@@ -67,34 +69,32 @@ __device__ __forceinline__ A reduce_row(A value, int lanes, Op op) {
 // grid    1-D, a block per `rows` rows; `lanes` threads per row, each takes up to K values
 // passes  1
 // bytes   fewest = actual = 2Eb
-// smem    the rows, in acc_t
+// smem    the rows
 // needs   x and y aligned to 16 bytes; rows·c a multiple of 16 bytes
 // order   a lane's values, lanes pairwise
-// Predicted for 10 values: 90 % of a copy, against 39 % (f32) and 19 % (bf16) value by value;
-// measured with K = 16: 79 and 64 %. With K = 12 fewer steps are empty.
 template <class T, int K>
-__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 3 : 5)
+__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 3 : 6)
     softmax_forward_staged(const T* __restrict__ x, T* __restrict__ y, SoftmaxShortRows plan,
                            bool log) {
   using A = acc_t<T>;
   using Math = SoftmaxMath<T>;
-  A* shared = reinterpret_cast<A*>(dynamic_shared());
+  T* shared = reinterpret_cast<T*>(dynamic_shared());
   const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows;
   const int rows = static_cast<int>(min(static_cast<int64_t>(plan.rows), plan.outer - first));
   const int c = plan.c, lane = static_cast<int>(threadIdx.x) & (plan.lanes - 1);
   const A shift = log ? A(0) : Math::kShift;
   stage_in(shared, x + first * c, rows * c);
-  __syncthreads();
+  finish_staging();
   // All lanes of a warp stay together, for the shuffles.
   for (int step = 0; step < plan.rows; step += kSoftmaxThreads / plan.lanes) {
     const int row = step + static_cast<int>(threadIdx.x) / plan.lanes;
-    A* values = shared + row * c;
+    T* values = shared + row * c;
     const int left = row < rows ? c : 0;
     A v[K], max = A(-INFINITY), sum = A(0);
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       const int k = lane + i * plan.lanes;
-      v[i] = k < left ? values[k] : A(-INFINITY);
+      v[i] = k < left ? static_cast<A>(values[k]) : A(-INFINITY);
       max = i == 0 ? v[i] : ::fmax(max, v[i]);
     }
     max = reduce_row(max, plan.lanes, SoftmaxMax{});
@@ -108,10 +108,8 @@ __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 3 : 5
     sum = reduce_row(sum, plan.lanes, SumOp{});
     const A scale = log ? Math::log_of(sum) : Math::inverse(sum);
 #pragma unroll
-    for (int i = 0; i < K; ++i) {
-      const int k = lane + i * plan.lanes;
-      if (k < left) values[k] = log ? v[i] - scale : v[i] * scale;
-    }
+    for (int i = 0; i < K; ++i) v[i] = log ? v[i] - scale : v[i] * scale;
+    store_lane(values, lane, plan.lanes, left, v);
   }
   __syncthreads();
   stage_out(y + first * c, shared, rows * c);
@@ -119,36 +117,36 @@ __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 3 : 5
 
 // The same backwards: bytes 3Eb, smem y and dy.
 template <class T, int K>
-__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(acc_t<T>) == 8 ? 2 : 4)
+__global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 2 : 5)
     softmax_backward_staged(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx,
                             SoftmaxShortRows plan, bool log) {
   using A = acc_t<T>;
-  A* shared = reinterpret_cast<A*>(dynamic_shared());
-  A* shared_dy = shared + plan.rows * plan.c;
+  T* shared = reinterpret_cast<T*>(dynamic_shared());
+  T* shared_dy = shared + plan.rows * plan.c;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * plan.rows;
   const int rows = static_cast<int>(min(static_cast<int64_t>(plan.rows), plan.outer - first));
   const int c = plan.c, lane = static_cast<int>(threadIdx.x) & (plan.lanes - 1);
   stage_in(shared, y + first * c, rows * c);
   stage_in(shared_dy, dy + first * c, rows * c);
-  __syncthreads();
+  finish_staging();
   for (int step = 0; step < plan.rows; step += kSoftmaxThreads / plan.lanes) {
     const int row = step + static_cast<int>(threadIdx.x) / plan.lanes;
-    A *values = shared + row * c, *upstream = shared_dy + row * c;
+    T *values = shared + row * c, *upstream = shared_dy + row * c;
     const int left = row < rows ? c : 0;
     A v[K], d[K], sum = A(0);
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       const int k = lane + i * plan.lanes;
-      v[i] = k < left ? values[k] : A(0);
-      d[i] = k < left ? upstream[k] : A(0);
+      v[i] = k < left ? static_cast<A>(values[k]) : A(0);
+      d[i] = k < left ? static_cast<A>(upstream[k]) : A(0);
       if (k < left) sum += log ? d[i] : d[i] * v[i];
     }
     sum = reduce_row(sum, plan.lanes, SumOp{});
 #pragma unroll
     for (int i = 0; i < K; ++i) {
-      const int k = lane + i * plan.lanes;
-      if (k < left) values[k] = log ? d[i] - exp_of_output<T>(v[i]) * sum : v[i] * (d[i] - sum);
+      v[i] = log ? d[i] - exp_of_output<T>(v[i]) * sum : v[i] * (d[i] - sum);
     }
+    store_lane(values, lane, plan.lanes, left, v);
   }
   __syncthreads();
   stage_out(dx + first * c, shared, rows * c);

@@ -2,38 +2,38 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/raw.cuh"
 #include "cuda/device/round.cuh"
 
 namespace gradus {
-
-// N values of T as one access moves them: 16-bit values share a register.
-template <class T, int N>
-struct Raw {
-  word_t<static_cast<int>(sizeof(T)) * N> word;
-
-  __device__ __forceinline__ void load(const T* from) {
-    word = *reinterpret_cast<const decltype(word)*>(from);
-  }
-  __device__ __forceinline__ void unpack(acc_t<T> (&values)[N]) const {
-    T stored[N];
-    memcpy(stored, &word, sizeof word);
-#pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = static_cast<acc_t<T>>(stored[j]);
-  }
-  // Keeps the compiler from unpacking once for several uses, far apart: that takes twice the
-  // registers of 16-bit values.
-  __device__ __forceinline__ void forget_unpacked() {
-    if constexpr (sizeof(T) == 2 && sizeof word == 16) {
-      asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
-    }
-  }
-};
 
 struct SoftmaxMax {
   // Passes over NaN: the sum of the exponentials does not.
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
   __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
 };
+
+// The larger of each of two 16-bit values in a word; a number where the other one is NaN.
+template <class T>
+struct PairMax {
+  static constexpr uint32_t kLeast = std::is_same_v<T, Half> ? 0xFC00FC00u : 0xFF80FF80u;  // -inf
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const {
+    uint32_t larger;
+    if constexpr (std::is_same_v<T, Half>) {
+      asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    } else {
+      asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    }
+    return larger;
+  }
+};
+
+// Where a maximum is -inf, all values are (or NaN): their exponentials are taken as they stand, so
+// that a chunk without a finite value adds 0 and not NaN.
+template <class A>
+__device__ __forceinline__ A base_of(A max) {
+  return max == A(-INFINITY) ? A(0) : max;
+}
 
 // The arithmetic behind results that are stored as T.
 template <class T>

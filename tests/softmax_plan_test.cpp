@@ -66,11 +66,42 @@ TEST(SoftmaxPlan, ChannelsAtEachPixel) {
     const SoftmaxPlan plan = plan_of(g, element);
     EXPECT_EQ(plan.width * element, 16);
     EXPECT_EQ(plan.chunks, 1);  // read once
-    EXPECT_EQ(plan.threads, 256);
+    EXPECT_EQ(plan.threads, element == 4 ? 256 : 128);
     EXPECT_EQ(plan.per_thread, 8);
     EXPECT_EQ(plan.lanes, 16);
-    EXPECT_EQ(plan.side, 16);  // 256 bytes of a row at a time
+    EXPECT_EQ(plan.side, plan.threads / 16);  // at least 128 bytes of a row at a time
   }
+}
+
+// Blocks of whole warps hold every item of their columns in shared memory.
+TEST(SoftmaxPlan, StagedColumns) {
+  const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
+  for (int64_t c = 1; c <= 600; ++c) {
+    SCOPED_TRACE(c);
+    const SoftmaxGeometry g{.outer = 3, .c = c, .inner = 56};
+    const SoftmaxPlan plan = plan_softmax_staged_columns(g, {aligned});
+    EXPECT_EQ(plan.blocks, c < 16 || c > 512 ? 0 : 3);
+    if (plan.blocks == 0) continue;
+    EXPECT_EQ(plan.sets(), g.outer * g.inner);
+    EXPECT_GE(plan.lanes * kSoftmaxStagedItems, c);
+    EXPECT_EQ(plan.threads % 32, 0);
+    EXPECT_LE(plan.threads, 512);
+    EXPECT_LE(plan.threads * kSoftmaxStagedItems * 16, 64 * 1024);
+    EXPECT_GE(plan.blocks * plan.side, plan.units);
+  }
+  const SoftmaxGeometry pixels{.outer = 3, .c = 64, .inner = 49};
+  EXPECT_EQ(plan_softmax_staged_columns(pixels, {aligned}).blocks, 0);
+  const void* unaligned = reinterpret_cast<const void*>((uintptr_t{1} << 20) + 8);
+  EXPECT_EQ(plan_softmax_staged_columns({.outer = 3, .c = 64, .inner = 56}, {unaligned}).blocks, 0);
+}
+
+// Long columns side by side are spread over the card, but never in pieces of less than 32 bytes.
+TEST(SoftmaxPlan, FewLongColumns) {
+  const SoftmaxPlan few = plan_of({.outer = 1, .c = 4000, .inner = 512}, 2);
+  EXPECT_EQ(few.side * few.width * 2, 32);
+  EXPECT_EQ(few.chunks, 1);
+  EXPECT_EQ(few.blocks, 32);
+  EXPECT_EQ(plan_of({.outer = 8, .c = 1000, .inner = 256}, 4).side, 4);
 }
 
 // From memory only once, as long as a block or a cluster can hold a row.
@@ -89,6 +120,31 @@ TEST(SoftmaxPlan, LongRowsStayOnChip) {
   }
 }
 
+// A cluster's shared memory takes kSoftmaxRingRows of them, and few rows get larger clusters.
+TEST(SoftmaxPlan, RingOfRows) {
+  const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
+  for (const int64_t element : {4, 2}) {
+    for (const int64_t rows : {1, 9, 4096}) {
+      for (const int64_t packs : {2048, 2049, 4096, 4097, 10000, 32768, 32769}) {
+        SCOPED_TRACE(testing::Message() << rows << " rows of " << packs << " packs");
+        const SoftmaxGeometry g{.outer = rows, .c = packs * 16 / element, .inner = 1};
+        const SoftmaxRing plan = plan_softmax_ring(g, element, {aligned});
+        EXPECT_EQ(plan.rows, packs > 2048 && packs <= 32768 ? rows : 0);
+        if (plan.rows == 0) continue;
+        EXPECT_EQ(plan.packs, packs);
+        EXPECT_LE(plan.cluster, 8);
+        EXPECT_GE(plan.cluster * plan.chunk, packs);
+        EXPECT_LT((plan.cluster - 1) * plan.chunk, packs);  // none without a part
+        EXPECT_LE(kSoftmaxRingRows * plan.chunk * 16, 200 * 1024);
+        EXPECT_TRUE(rows > 1 || plan.cluster > 4);
+      }
+    }
+  }
+  const SoftmaxGeometry odd{.outer = 9, .c = 40001, .inner = 1};
+  EXPECT_EQ(plan_softmax_ring(odd, 4, {aligned}).rows, 0);
+  EXPECT_EQ(plan_softmax_ring({.outer = 9, .c = 40000, .inner = 1}, 8, {aligned}).rows, 0);
+}
+
 TEST(SoftmaxPlan, ShortRows) {
   const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
   for (const int64_t element : kElements) {
@@ -105,8 +161,8 @@ TEST(SoftmaxPlan, ShortRows) {
       EXPECT_GE(plan.per_lane * plan.lanes, c);
       EXPECT_LE(plan.lanes, 8);
       EXPECT_EQ(plan.rows % (kSoftmaxThreads / plan.lanes), 0);
-      EXPECT_EQ(plan.rows * c * element % 16, 0);    // every block starts at a boundary
-      EXPECT_LE(2 * plan.rows * c * 8, 100 * 1024);  // shared memory in f64, backward
+      EXPECT_EQ(plan.rows * c * element % 16, 0);          // every block starts at a boundary
+      EXPECT_LE(2 * plan.rows * c * element, 100 * 1024);  // shared memory, backward
       EXPECT_GE(plan.blocks() * plan.rows, g.outer);
     }
   }

@@ -236,6 +236,30 @@ TEST(SoftmaxCuda, UnalignedViews) {
   expect_unaligned(kCuda);
 }
 
+// More long rows than a card takes at a time, all the same: blocks go from row to row.
+TEST(SoftmaxCuda, ManyLongRows) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  for (const Shape& shape : {Shape{300, 16400}, Shape{150, 70000}}) {
+    std::vector<double> row(static_cast<size_t>(shape[1]));
+    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<double>(i * i * 7 % 101) / 16;
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const bool log : {false, true}) {
+        SCOPED_TRACE(concat(shape, " ", dtype, log ? " log" : ""));
+        const Tensor one = Tensor::from_vector(row, {1, shape[1]}, {.dtype = dtype});
+        const Tensor x = one.to(kCuda).expand(shape).contiguous();
+        const auto got = (log ? log_softmax(x, 1) : softmax(x, 1)).to_vector<float>();
+        const size_t c = row.size();
+        const std::vector<double> first(got.begin(), got.begin() + shape[1]);
+        const Tensor want = log ? log_softmax(one, 1) : softmax(one, 1);
+        EXPECT_TRUE(agrees(first, want.to_vector<double>(), dtype, shape[1]));
+        int64_t others = 0;
+        for (size_t i = c; i < got.size(); ++i) others += got[i] != got[i % c];
+        EXPECT_EQ(others, 0);
+      }
+    }
+  }
+}
+
 TEST(Softmax, Modules) {
   const ref::Array array = draw_upstream({2, 3, 4, 5}, DType::f64, 1);
   const Tensor x = Tensor::from_vector(array.data, array.shape);

@@ -1,0 +1,81 @@
+// Packs of stored values in registers, 16-bit ones two by two, until they are unpacked.
+#pragma once
+
+#include "core/dtype.h"
+#include "cuda/device/vector.cuh"
+
+namespace gradus {
+
+// Two floats rounded to neighbouring 16-bit values, the first in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t rounded_pair(float first, float second) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+}
+
+// N values of T as one access moves them: 16-bit values share a register.
+template <class T, int N>
+struct Raw {
+  word_t<static_cast<int>(sizeof(T)) * N> word;
+
+  __device__ __forceinline__ void load(const T* from) {
+    word = *reinterpret_cast<const decltype(word)*>(from);
+  }
+  __device__ __forceinline__ void unpack(acc_t<T> (&values)[N]) const {
+    if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
+      uint32_t pairs[N / 2];
+      memcpy(pairs, &word, sizeof word);
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        values[2 * i] = __uint_as_float(pairs[i] << 16);
+        values[2 * i + 1] = __uint_as_float(pairs[i] & 0xFFFF0000u);
+      }
+    } else {
+      T stored[N];
+      memcpy(stored, &word, sizeof word);
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] = static_cast<acc_t<T>>(stored[i]);
+    }
+  }
+  // To nearest even. Values that do not come from arithmetic may lose the sign of a NaN.
+  __device__ __forceinline__ void round(const acc_t<T> (&values)[N]) {
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+      uint32_t pairs[N / 2];
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        pairs[i] = rounded_pair<T>(values[2 * i], values[2 * i + 1]);
+      }
+      memcpy(&word, pairs, sizeof word);
+    } else {
+      T stored[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) stored[i] = static_cast<T>(values[i]);
+      memcpy(&word, stored, sizeof word);
+    }
+  }
+  // In one access, also where the compiler would split 16 bytes.
+  __device__ __forceinline__ void store(T* to) const {
+    if constexpr (sizeof word == 16) {
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                   :
+                   : "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+                   : "memory");
+    } else {
+      *reinterpret_cast<decltype(word)*>(to) = word;
+    }
+  }
+  // Keeps the compiler from unpacking once for several uses, far apart: that takes twice the
+  // registers of 16-bit values.
+  __device__ __forceinline__ void forget_unpacked() {
+    if constexpr (sizeof(T) == 2 && sizeof word == 16) {
+      asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
+    }
+  }
+};
+
+}  // namespace gradus
