@@ -87,6 +87,7 @@ TEST(ComparePage, OfTheCpuAloneSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const LoadedPage page = Browser().load(cli::compare_page(of_layers(false)), "row=1&theme=dark");
   expect_loaded(page);
+  expect_fits(Browser(500).load(cli::compare_page(of_layers(false)), "row=1"));
   EXPECT_NE(page.dom.find("The CPU against f64"), std::string::npos);
   EXPECT_NE(page.dom.find("4 rows, all within tolerance"), std::string::npos);
   EXPECT_NE(page.dom.find("class=\"chart roof\""), std::string::npos);

@@ -60,7 +60,7 @@ TEST_P(LessonOf, HoldsOneDerivationForEachPositionAndAllItsChecksHold) {
     EXPECT_NE(std::find(values.begin(), values.end(), start), values.end());
   }
   EXPECT_EQ(data["variants"].size(), positions);
-  EXPECT_GE(positions, 3u);
+  EXPECT_GE(positions, 2u);
   for (const json& variant : data["variants"]) {
     EXPECT_EQ(variant["shape"][0], variant["batch"]);
     for (const json& check : variant["checks"]) EXPECT_TRUE(check["ok"].get<bool>()) << check;
@@ -89,17 +89,18 @@ TEST_P(LessonOf, TermsAddUpToTheLibrarysGradient) {
   }
 }
 
-// Each slip is seen, but for those that are harmless in this layer.
-TEST_P(LessonOf, SlipsAreWrongWhereTheySayThatTheyAre) {
+// Each slip is seen, but for gamma in front of the sums where it is one number over the set.
+TEST_P(LessonOf, SlipsAreWrong) {
   const json data = cli::lesson_data({.layer = GetParam()}, {}, 1);
   const json slips = variant_at(data["variants"], data["start"])["slips"];
-  EXPECT_FALSE(slips.empty());
+  EXPECT_GE(slips.size(), 2u);
+  const bool one_gamma = Setting{.layer = GetParam()}.has_running();
   for (const json& slip : slips) {
-    const bool harmless = slip["says"].get<std::string>().starts_with("Harmless");
-    if (harmless)
-      EXPECT_LT(slip["largest"].get<double>(), 1e-12) << slip["name"];
-    else
+    if (slip["name"] == "gamma_outside" && one_gamma) {
+      EXPECT_LT(slip["largest"].get<double>(), 1e-12);
+    } else {
       EXPECT_GT(slip["largest"].get<double>(), 0.01) << slip["name"];
+    }
   }
 }
 
@@ -195,6 +196,14 @@ TEST_P(LessonOf, LoadsInABrowserSlow) {
   EXPECT_EQ(page.dom.find("class=\"text bad\""), std::string::npos);
 }
 
+// Tables scroll in themselves.
+TEST_P(LessonOf, FitsANarrowWindowSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser(500).load(lesson_page({.layer = GetParam()}), "cell=3");
+  expect_loaded(page);
+  expect_fits(page);
+}
+
 TEST(LessonInABrowser, SliderOfGroupsChangesTheNumbersSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const Setting setting{.layer = Layer::group_norm};
@@ -241,6 +250,7 @@ TEST(NormsInABrowser, SlidersReachEveryRowSlow) {
   expect_loaded(page);
   EXPECT_NE(page.dom.find("GroupNorm(6)"), std::string::npos);
   EXPECT_NE(page.dom.find("data-theme=\"dark\""), std::string::npos);
+  expect_fits(Browser(500).load(html, "layer=rms_norm&cell=1"));
   for (const json& layer : cli::norms_data(1)["layers"]) {
     EXPECT_NE(page.dom.find("data-op=\"" + layer["op"].get<std::string>() + "\""),
               std::string::npos);

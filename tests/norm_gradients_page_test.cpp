@@ -11,11 +11,11 @@
 #include <set>
 
 #include "autograd/explain/library.h"
+#include "autograd/explain/slips.h"
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/reduce.h"
 #include "core/error.h"
 #include "examples/cli/lesson_html.h"
-#include "examples/cli/lesson_variant.h"
 #include "tests/support/process.h"
 
 namespace gradus {
@@ -86,17 +86,15 @@ Derivation with_gamma_one(const Setting& setting) {
   return explain::derive(setting, inputs);
 }
 
-// The largest error of dx by one of the usual slips.
-double slip(const Derivation& derivation, std::string_view name) {
-  for (const auto& each : cli::slips_of(derivation)) {
-    if (each["name"] == name) return each["largest"];
-  }
-  ADD_FAILURE() << "no slip is called " << name;
+// The largest error of dx by the first slip of this name.
+double error_by(const Derivation& derivation, explain::Slip slip) {
+  const explain::Zoo zoo =
+      explain::zoo_of(explain::problem_of(derivation.setting, derivation.inputs));
+  const auto found = std::ranges::find(zoo.dx, slip, &explain::Candidate::slip);
+  if (found != zoo.dx.end())
+    return largest_difference(explain::sum_of(found->terms), values_of(derivation, "dx"));
+  ADD_FAILURE() << "no slip is called " << explain::to_string(slip);
   return NAN;
-}
-
-double error_without_statistics(const Derivation& derivation) {
-  return largest_difference(values_of(derivation, "direct"), values_of(derivation, "dx"));
 }
 
 // The error where m1 and m2 are `factor` times what they must be.
@@ -162,7 +160,7 @@ void add_row(Page& page) {
   const double rstd = values_of(row, "rstd")[0];
   page["row.dot_expected"] =
       text_of(4 * values_of(row, "m2")[0] * setting.eps * rstd * rstd * rstd);
-  page["direct_only.error"] = text_of(error_without_statistics(row));
+  page["direct_only.error"] = text_of(error_by(row, explain::Slip::evaluation_formula));
   page["direct_only.scale"] = text_of(largest(dx));
   constexpr double kStep = 1e-5;
   const auto fourth = [&](double first) {
@@ -179,8 +177,8 @@ void add_gamma(Page& page) {
                             Layer::layer_norm, Layer::rms_norm}) {
     const Setting setting{.layer = layer};
     const Derivation derivation = drawn(setting);
-    const double error = slip(derivation, "γ pulled out of the sums");
-    const double unseen = slip(with_gamma_one(setting), "γ pulled out of the sums");
+    const double error = error_by(derivation, explain::Slip::gamma_outside);
+    const double unseen = error_by(with_gamma_one(setting), explain::Slip::gamma_outside);
     EXPECT_LT(unseen, 1e-14);
     EXPECT_TRUE(!setting.has_running() || error < 1e-14);
     rows.push_back({"`" + std::string(explain::to_string(layer)) + "`",
@@ -213,7 +211,7 @@ void add_counts(Page& page) {
   const Derivation group = drawn({.layer = Layer::group_norm});
   EXPECT_EQ(group.m, 9);
   page["count.channel"] = text_of(error_of_count(group, 3));
-  page["count.unbiased"] = text_of(error_of_count(group, 9.0 / 8));
+  page["count.unbiased"] = text_of(error_by(group, explain::Slip::wrong_count));
   const Derivation batch = drawn({.layer = Layer::batch_norm});
   EXPECT_EQ(batch.m, 9);
   const double dgamma = values_of(batch, "dgamma")[0];
@@ -238,15 +236,10 @@ void add_counts(Page& page) {
 }
 
 void add_evaluation(Page& page) {
-  page["eval.in_training"] = text_of(error_without_statistics(drawn({.layer = Layer::batch_norm})));
-  const Derivation eval = drawn({.layer = Layer::batch_norm, .training = false});
-  const Tensor wrong = [&] {
-    const NormTerms terms = batch_norm_terms(eval.inputs.x, eval.inputs.dy, eval.inputs.gamma,
-                                             eval.step("mu").value, eval.step("rstd").value);
-    return terms.direct + terms.mean + terms.projection;
-  }();
-  page["eval.training_formula"] =
-      text_of(largest_difference(wrong.to_vector<double>(), values_of(eval, "dx")));
+  page["eval.in_training"] =
+      text_of(error_by(drawn({.layer = Layer::batch_norm}), explain::Slip::evaluation_formula));
+  page["eval.training_formula"] = text_of(error_by(
+      drawn({.layer = Layer::batch_norm, .training = false}), explain::Slip::training_formula));
 }
 
 void add_half(Page& page) {
@@ -289,12 +282,15 @@ void add_sums(Page& page) {
 }
 
 void add_others(Page& page) {
-  const char* kUnmirrored = "window not mirrored";
-  page["lrn.unmirrored"] =
-      text_of(slip(drawn({.layer = Layer::local_response_norm, .size = 4}), kUnmirrored));
-  EXPECT_LT(slip(drawn({.layer = Layer::local_response_norm, .size = 5}), kUnmirrored), 1e-14);
+  const auto response = [](int64_t size) {
+    return error_by(drawn({.layer = Layer::local_response_norm, .size = size}),
+                    explain::Slip::window_not_mirrored);
+  };
+  page["lrn.unmirrored"] = text_of(response(4));
+  EXPECT_LT(response(5), 1e-14);
   page["lrn.odd"] = text_of(0);
-  page["softmax.shift"] = text_of(slip(drawn({.layer = Layer::softmax2d}), "shift left out"));
+  page["softmax.shift"] =
+      text_of(error_by(drawn({.layer = Layer::softmax2d}), explain::Slip::sum_missing));
 }
 
 // ---- the page -----------------------------------------------------------------------------------

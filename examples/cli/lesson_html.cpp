@@ -150,7 +150,7 @@ Shape lesson_shape(const Setting& setting) {
     case Layer::rms_norm:
       return {4, 8};
     case Layer::softmax2d:
-      return {3, 4, 1, 4};
+      return {2, 4, 1, 4};
     default:
       return {3, 6, 1, 3};
   }

@@ -1,7 +1,9 @@
 #include "examples/cli/lesson_variant.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "autograd/explain/slips.h"
 #include "examples/cli/page.h"
 
 namespace gradus::cli {
@@ -115,6 +117,40 @@ json checks_of(const Derivation& derivation) {
                       {"ok", gradient.difference <= 1e-6}});
   }
   return checks;
+}
+
+// The usual slips that say most, of those in the zoo.
+bool is_shown(explain::Slip slip) {
+  using enum explain::Slip;
+  for (const explain::Slip shown :
+       {mean_missing, projection_missing, gamma_outside, wrong_count, unbiased_variance,
+        other_layer, training_formula, neighbours_missing, window_not_mirrored, alpha_undivided,
+        sum_missing, sum_unweighted}) {
+    if (slip == shown) return true;
+  }
+  return false;
+}
+
+// The dx that each of them gives, less the right one.
+json slips_of(const Derivation& derivation) {
+  const explain::Zoo zoo =
+      explain::zoo_of(explain::problem_of(derivation.setting, derivation.inputs));
+  const Values right = values_of(derivation, "dx");
+  json slips = json::array();
+  for (const explain::Candidate& candidate : zoo.dx) {
+    if (!is_shown(candidate.slip)) continue;
+    Values error = explain::sum_of(candidate.terms);
+    double largest = 0;
+    for (size_t i = 0; i < error.size(); ++i) {
+      error[i] -= right[i];
+      largest = std::max(largest, std::abs(error[i]));
+    }
+    slips.push_back({{"name", explain::to_string(candidate.slip)},
+                     {"text", candidate.text},
+                     {"error", rounded_all(error)},
+                     {"largest", rounded(largest)}});
+  }
+  return slips;
 }
 
 }  // namespace

@@ -33,18 +33,24 @@ struct LoadedPage {
 
 class Browser {
  public:
+  // Of the window; Chromium opens none narrower than 500.
+  explicit Browser(int width = 1280) : width_(width) {}
+
   // Loads `html` as a file at #fragment. `script` runs at the end, as a reader's hand: it may click
   // and press keys, and leave what it saw in the DOM.
   LoadedPage load(std::string html, const std::string& fragment = "",
                   const std::string& script = "") const {
-    if (!script.empty()) html.insert(html.rfind("</body>"), "<script>" + script + "</script>");
+    const std::string width =
+        "document.documentElement.dataset.width = document.documentElement.clientWidth + ' ' + "
+        "document.documentElement.scrollWidth;";
+    html.insert(html.rfind("</body>"), "<script>" + width + script + "</script>");
     std::ofstream(dir_.path("page.html")) << html;
     const ProcessResult result = run_process(
         {find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND",
          "--user-data-dir=" + dir_.path("profile"), "--enable-logging=stderr",
-         "--window-size=1280,900", "--virtual-time-budget=2000", "--dump-dom",
-         "file://" + dir_.path("page.html") + "#" + fragment},
+         "--window-size=" + std::to_string(width_) + ",900", "--virtual-time-budget=2000",
+         "--dump-dom", "file://" + dir_.path("page.html") + "#" + fragment},
         {.dir = dir_.path()});
     EXPECT_EQ(result.status, 0) << result.err;
     return {result.out, console_lines(result.err)};
@@ -63,6 +69,7 @@ class Browser {
     return lines;
   }
 
+  int width_;
   TempDir dir_;
 };
 
@@ -82,6 +89,13 @@ inline void expect_self_contained(std::string_view html) {
     EXPECT_EQ(html.find(part), std::string_view::npos) << part;
   }
   EXPECT_NE(html.find("default-src 'none'"), std::string_view::npos);
+}
+
+// The page is not wider than its window.
+inline void expect_fits(const LoadedPage& page) {
+  const std::string width = between(page.dom, "data-width=\"", "\"").value_or("?");
+  const size_t space = width.find(' ');
+  EXPECT_EQ(width.substr(0, space), width.substr(space + 1));
 }
 
 inline void expect_loaded(const LoadedPage& page) {

@@ -107,13 +107,14 @@ function drawChecks() {
 }
 
 function drawSlips() {
-  if (!variant.slips || variant.slips.length === 0) return;
+  if (variant.slips.length === 0) return;
   const scale = largest(variant.t.dx);
+  const says = (slip) => slip.largest > 1e-12 * scale ? [slip.text, `Largest error ${number(slip.largest)} beside a largest |dx| of ${number(scale)}.`]
+    : [slip.text, 'No error here: ' + (kHarmless[slip.name] || 'these numbers do not show it.')];
   section('What goes wrong', h('p', {}, 'The usual slips, made on purpose: each map shows the wrong dx minus the right one, on the scale of dx.'),
     h('div', {class: 'maps two'}, variant.slips.map((slip) => figure(
       new HeatMap({key: 'dx', label: slip.name, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: slip.error, scale, onselect: select}),
-      h('b', {}, slip.name), m(slip.formula),
-      `largest error ${number(slip.largest)} beside a largest |dx| of ${number(scale)}. ${slip.says}`))));
+      h('b', {}, slip.name.replaceAll('_', ' ')), null, says(slip).join('. ')))));
 }
 
 function draw() {

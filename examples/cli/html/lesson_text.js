@@ -66,6 +66,12 @@ for (const op of ['batch_norm', 'instance_norm', 'group_norm', 'layer_norm', 'rm
 }
 delete kLessons.rms_norm.terms.mean;
 
+// Why a slip does no harm in a layer.
+const kHarmless = {
+  gamma_outside: 'in this layer γ is one number for the whole set.',
+  window_not_mirrored: 'a window of odd size is its own mirror.',
+};
+
 // How element i is called: x[1, 4, 0, 2], or x[2, 5].
 function indexOf(shape, i) {
   const index = [];
