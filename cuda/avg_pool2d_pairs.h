@@ -20,7 +20,7 @@ inline Pair tile_of(const AvgWindows& windows) {
   return size[0] > 0 && size[1] > 0 ? size : Pair(0);
 }
 
-// sum / divisor. Results of 16 bits are multiplied by the reciprocal, 2^-24 off before they are
+// sum / divisor. Results of 16 bits are multiplied by the reciprocal, 2^-23 off before they are
 // rounded: a division takes more instructions than their bytes take time.
 template <class T>
 struct Average {

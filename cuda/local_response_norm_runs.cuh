@@ -33,6 +33,8 @@ __device__ __forceinline__ void ring_squares(const A (&window)[W][N], int oldest
 //         (from L2)
 // needs   s, below 2^27, and the pointers to allow packs of N; odd windows; kUsual: terms.usual()
 // order   a window from its lowest channel to its highest
+// Predicted in bf16 at 256x128x56x56: 90 % of a copy with 27 instructions per element, against 37
+// and 80 %; measured: 94 %.
 template <class T, int N, int W, bool kUsual>
 __global__ void __launch_bounds__(ResponseRuns::kThreads, W == 7 ? 3 : 4)
     local_response_norm_backward_thread_per_run(const T* __restrict__ x, const T* __restrict__ dy,

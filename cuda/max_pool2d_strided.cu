@@ -1,5 +1,5 @@
 // The backward pass of max_pool2d with windows of 3 x 3 at stride 2 and padding 1, as networks for
-// large images have it, for contiguous tensors: a thread writes two whole rows of 16 bytes.
+// large images have it, for contiguous tensors: a thread writes 16 bytes of two rows.
 #include "cuda/max_pool2d_pairs.h"
 
 #include "cuda/device/round.cuh"
@@ -41,6 +41,8 @@ struct TakenRow {
 // bytes   fewest = actual from memory: dy and the index again for the row above, from the cache
 // needs   contiguous; w = 2q, N divides q; dx aligned to 2N elements, dy and index to N
 // order   windows in row-major order
+// Measured at 64x128x112x112: 98 % of a copy in f32 and 96 % in bf16; element by element 14 and 7
+// %.
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     max_pool2d_backward_3x3_stride_2(const __grid_constant__ Pairs g, const T* __restrict__ dy,

@@ -72,6 +72,8 @@ __device__ __forceinline__ A reduce_row(A value, int lanes, Op op) {
 // smem    the rows
 // needs   x and y aligned to 16 bytes; rows·c a multiple of 16 bytes
 // order   a lane's values, lanes pairwise
+// Measured for rows of 10 values: 101 % of a copy in f32 and 98 % in bf16, with 20 KB of rows; with
+// 5 KB too few bytes are on their way at a time (78 % in bf16).
 template <class T, int K>
 __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 3 : 6)
     softmax_forward_staged(const T* __restrict__ x, T* __restrict__ y, SoftmaxShortRows plan,

@@ -3,7 +3,6 @@
 
 #include "core/dtype.h"
 #include "cuda/device/raw.cuh"
-#include "cuda/device/round.cuh"
 
 namespace gradus {
 
