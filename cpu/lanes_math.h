@@ -18,6 +18,14 @@ struct Math {
   static V exp_term(V x) {
     return exp(x);
   }
+  template <class V>
+  static V ratio(V a, V b) {
+    return a / b;
+  }
+  template <class V>
+  static V share(V part, V whole) {
+    return part / whole;
+  }
   template <class A>
   static A log(A x) {
     return std::log(x);

@@ -8,19 +8,6 @@
 namespace gradus {
 namespace {
 
-// What elements of T are computed in.
-template <class T>
-using Real = std::conditional_t<sizeof(T) == 2, HalfReal, T>;
-
-template <class A, class V>
-__device__ __forceinline__ A to_acc(V value) {
-  if constexpr (std::is_same_v<V, HalfReal>) {
-    return value.v;
-  } else {
-    return value;
-  }
-}
-
 template <class T, class F>
 struct Value {
   F function;

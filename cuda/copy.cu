@@ -107,6 +107,35 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
+// y repeats packs of x along an axis outside the innermost, as a gradient does that comes from a
+// sum over channels.
+struct RepeatedPacks {
+  StridedPlan<2> packs = {};  // the walk without that axis, one pack at a time
+  int64_t count = 0;          // extent of that axis
+  int64_t stride = 0;         // and its stride in y
+};
+
+constexpr int kRepeatedRows = 32;  // that one thread writes
+
+// grid:  1-D, the chunks of rows of a tile of packs side by side, so that what they share is in L2
+// bytes: fewest = actual, but for one read of a pack per chunk
+template <class Word>
+__global__ void __launch_bounds__(kElementThreads)
+    copy_repeated_packs(Word* __restrict__ y, const Word* __restrict__ x,
+                        const __grid_constant__ RepeatedPacks plan, int chunks) {
+  const int64_t tile = blockIdx.x / chunks, chunk = blockIdx.x - tile * chunks;
+  const int64_t pack = tile * kElementThreads + threadIdx.x;
+  if (pack >= plan.packs.count) return;
+  const StridedOffsets<2> at = plan.packs.offsets(pack);
+  const uint4 word = *reinterpret_cast<const uint4*>(x + at.at[1]);
+  const int64_t begin = chunk * kRepeatedRows, end = min(begin + kRepeatedRows, plan.count);
+  Word* to = y + at.at[0] + begin * plan.stride;
+#pragma unroll 8
+  for (int64_t row = begin; row < end; ++row, to += plan.stride) {
+    __stcs(reinterpret_cast<uint4*>(to), word);  // L2 keeps x rather than y
+  }
+}
+
 // The walk in packs of `width` elements, if y and x can be accessed so.
 std::optional<PackedRows> plan_packs(const StridedPlan<2>& plan, const Copy& args, int64_t width) {
   const int last = plan.rank - 1;
@@ -132,6 +161,36 @@ std::optional<PackedRows> plan_packs(const StridedPlan<2>& plan, const Copy& arg
   strides[1].append(result.repeats ? 0 : width);
   result.packs = StridedPlan<2>(extents, strides);
   return result;
+}
+
+// The longest axis along which packs repeat, if there are many packs to repeat.
+std::optional<RepeatedPacks> plan_repeated(const StridedPlan<2>& packs) {
+  int longest = -1;
+  for (int axis = 0; axis < packs.rank; ++axis) {
+    if (packs.strides[1][axis] != 0) continue;
+    if (longest < 0 || packs.extents[axis] > packs.extents[longest]) longest = axis;
+  }
+  if (longest < 0 || packs.extents[longest] < kRepeatedRows / 2) return {};
+  Shape extents;
+  std::array<Strides, 2> strides;
+  for (int axis = 0; axis < packs.rank; ++axis) {
+    if (axis == longest) continue;
+    extents.append(packs.extents[axis]);
+    for (size_t t = 0; t < 2; ++t) strides[t].append(packs.strides[t][axis]);
+  }
+  const RepeatedPacks result{.packs = StridedPlan<2>(extents, strides),
+                             .count = packs.extents[longest],
+                             .stride = packs.strides[0][longest]};
+  if (result.packs.count < 64 * kElementThreads) return {};
+  return result;
+}
+
+template <class Word>
+void copy_repeated(Cuda& cuda, Word* y, const Word* x, const RepeatedPacks& plan) {
+  const int64_t chunks = ceil_div(plan.count, kRepeatedRows);
+  const int64_t blocks = ceil_div(plan.packs.count, kElementThreads) * chunks;
+  copy_repeated_packs<Word><<<exact_blocks(blocks, "copy"), kElementThreads, 0, cuda.stream()>>>(
+      y, x, plan, static_cast<int>(chunks));
 }
 
 template <class Word, bool kRepeats>
@@ -230,6 +289,8 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
   } else if (const auto packs = plan_packs(plan, args, kFullPack<Word>)) {
     if (packs->repeats) {
       copy_packed<Word, true>(cuda, y, x, *packs);
+    } else if (const auto repeated = plan_repeated(packs->packs)) {
+      copy_repeated(cuda, y, x, *repeated);
     } else {
       copy_packed<Word, false>(cuda, y, x, *packs);
     }

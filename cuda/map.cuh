@@ -11,8 +11,8 @@
 
 #include "core/view.h"
 #include "cuda/context.h"
+#include "cuda/device/stream.cuh"
 #include "cuda/device/strided.cuh"
-#include "cuda/device/vector.cuh"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -42,10 +42,12 @@ struct MapElementPair {
 // Independent loads of 16 bytes that a thread has in flight: enough of them hide the memory's
 // latency at any occupancy.
 inline constexpr int kMapPacks = 4;
+inline constexpr int kMapPairPacks = 2;  // of each of two operands
 
-// Blocks of a map over `packs` packs: each takes kMapPacks neighbouring runs of a pack per thread.
-inline unsigned map_blocks(int64_t packs) {
-  return stepping_blocks(packs, static_cast<int64_t>(kMapPacks) * kElementThreads);
+// Blocks of a map over `packs` packs: each takes `per_thread` neighbouring runs of a pack per
+// thread.
+inline unsigned map_blocks(int64_t packs, int per_thread) {
+  return stepping_blocks(packs, static_cast<int64_t>(per_thread) * kElementThreads);
 }
 
 // math:  y[i] = f(x[i]), all without gaps and in one order; the first block also takes the elements
@@ -72,30 +74,49 @@ __global__ void __launch_bounds__(kElementThreads)
     for (int u = 0; u < kMapPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
-      acc_t<T> results[N];
+      acc_t<T> xs[N], results[N];
+      widen_pack(xs, values[u]);
 #pragma unroll
-      for (int j = 0; j < N; ++j) results[j] = f(static_cast<acc_t<T>>(values[u][j]));
+      for (int j = 0; j < N; ++j) results[j] = f(xs[j]);
       store_pack(y + i * N, narrow_pack<T>(results));
     }
   }
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
 }
 
-// The packs of one operand, or its only element in all of them.
-template <int N, class T>
-__device__ __forceinline__ void read_packs(Pack<T, N> (&values)[kMapPacks], const T* x,
-                                           bool repeats, T only, int64_t first, int64_t packs) {
-  if (repeats) {
-#pragma unroll
-    for (int u = 0; u < kMapPacks; ++u) values[u] = repeat_pack<N>(only);
-    return;
+// The packs of one operand, or its only element in all of them; as words, so that what the branch
+// joins stays in whole registers.
+template <class T>
+struct MapOperand {
+  using Word = word_t<16>;
+  static constexpr int N = kFullPack<T>;
+  const T* x;
+  bool repeats;
+  Word only = {};
+
+  __device__ __forceinline__ MapOperand(const T* x, bool repeats) : x(x), repeats(repeats) {
+    if (!repeats) return;
+    const Pack<T, N> pack = repeat_pack<N>(*x);
+    memcpy(&only, &pack, sizeof only);
   }
+  __device__ __forceinline__ void read(Word (&words)[kMapPairPacks], int64_t first,
+                                       int64_t packs) const {
 #pragma unroll
-  for (int u = 0; u < kMapPacks; ++u) {
-    const int64_t i = first + u * kElementThreads;
-    if (i < packs) values[u] = load_pack<N>(x + i * N);
+    for (int u = 0; u < kMapPairPacks; ++u) {
+      const int64_t i = first + u * kElementThreads;
+      words[u] = only;
+      if (!repeats && i < packs) words[u] = *reinterpret_cast<const Word*>(x + i * N);
+    }
   }
-}
+  static __device__ __forceinline__ void widen(acc_t<T> (&values)[N], const Word& word) {
+    Pack<T, N> pack;
+    memcpy(&pack, &word, sizeof pack);
+    widen_pack(values, pack);
+  }
+  __device__ __forceinline__ acc_t<T> at(int64_t i) const {
+    return static_cast<acc_t<T>>(x[repeats ? 0 : i]);
+  }
+};
 
 // The same for y[i] = f(a[i], b[i]); an operand that repeats is one element for all i.
 template <class T, class F>
@@ -104,30 +125,29 @@ __global__ void __launch_bounds__(kElementThreads)
                   const F f) {
   constexpr int N = kFullPack<T>;
   using A = acc_t<T>;
+  using Operand = MapOperand<T>;
   const int64_t packs = count / N;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPacks;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPacks + threadIdx.x;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPairPacks;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPairPacks + threadIdx.x;
   const int64_t rest = packs * N + first;
-  const T a_first = a_repeats ? a[0] : T(), b_first = b_repeats ? b[0] : T();
+  const Operand left(a, a_repeats), right(b, b_repeats);
   for (; first < packs; first += step) {
-    Pack<T, N> left[kMapPacks], right[kMapPacks];
-    read_packs(left, a, a_repeats, a_first, first, packs);
-    read_packs(right, b, b_repeats, b_first, first, packs);
+    typename Operand::Word lefts[kMapPairPacks], rights[kMapPairPacks];
+    left.read(lefts, first, packs);
+    right.read(rights, first, packs);
 #pragma unroll
-    for (int u = 0; u < kMapPacks; ++u) {
+    for (int u = 0; u < kMapPairPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
-      A results[N];
+      A as[N], bs[N], results[N];
+      Operand::widen(as, lefts[u]);
+      Operand::widen(bs, rights[u]);
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        results[j] = f(static_cast<A>(left[u][j]), static_cast<A>(right[u][j]));
+      for (int j = 0; j < N; ++j) results[j] = f(as[j], bs[j]);
       store_pack(y + i * N, narrow_pack<T>(results));
     }
   }
-  if (rest < count) {
-    y[rest] = static_cast<T>(f(static_cast<A>(a_repeats ? a_first : a[rest]),
-                               static_cast<A>(b_repeats ? b_first : b[rest])));
-  }
+  if (rest < count) y[rest] = static_cast<T>(f(left.at(rest), right.at(rest)));
 }
 
 // y = f(x), element by element. x: the shape of y, any strides.
@@ -139,7 +159,7 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   const T* from = x.as<T>();
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
-    map_flat<<<map_blocks(ceil_div(plan.count, N)), kElementThreads, 0, cuda.stream()>>>(
+    map_flat<<<map_blocks(ceil_div(plan.count, N), kMapPacks), kElementThreads, 0, cuda.stream()>>>(
         to, from, plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
@@ -166,8 +186,8 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView&
   const bool aligned =
       pack_width(sizeof(T), {to, repeats[1] ? to : left, repeats[2] ? to : right}, {}) == N;
   if (flat && aligned) {
-    map_flat_pair<<<map_blocks(ceil_div(plan.count, N)), kElementThreads, 0, cuda.stream()>>>(
-        to, left, right, repeats[1], repeats[2], plan.count, f);
+    map_flat_pair<<<map_blocks(ceil_div(plan.count, N), kMapPairPacks), kElementThreads, 0,
+                    cuda.stream()>>>(to, left, right, repeats[1], repeats[2], plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElementPair<T, F>{to, left, right, f});

@@ -2,10 +2,13 @@
 // set's gradients share computed once per thread.
 #pragma once
 
-#include "cuda/device/round.cuh"
 #include "cuda/reduce.cuh"
 
 namespace gradus {
+
+// What gradients that are stored as T are computed with.
+template <class T>
+using GradientMath = std::conditional_t<sizeof(T) == 2, DeviceHalfMath, DeviceMath>;
 
 // dy and the statistics, contiguous and of one shape.
 template <class T>
@@ -20,9 +23,9 @@ struct ReduceStatistics {
 
   template <class F>
   __device__ __forceinline__ auto terms(int64_t at) const {
-    return F::template terms<DeviceMath>(static_cast<A>(dy[at]),
-                                         exact != nullptr ? static_cast<A>(exact[at]) : stat0[at],
-                                         stat1 != nullptr ? stat1[at] : A(0), divisor);
+    return F::template terms<GradientMath<T>>(
+        static_cast<A>(dy[at]), exact != nullptr ? static_cast<A>(exact[at]) : stat0[at],
+        stat1 != nullptr ? stat1[at] : A(0), divisor);
   }
 };
 
@@ -58,71 +61,50 @@ __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatis
   if (of.stat1 != nullptr) load_values<N>(stat1, of.stat1 + at);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    terms[j] = F::template terms<DeviceMath>(dy[j], stat0[j], stat1[j], of.divisor);
+    terms[j] = F::template terms<GradientMath<T>>(dy[j], stat0[j], stat1[j], of.divisor);
   }
 }
 
-// U items of N elements: where they lie, and x.
-template <int U, int N, class T>
-struct Items {
-  StridedOffsets<2> at[U];
-  Pack<T, N> packs[U];
-
-  // Those at i, i + step, ...
-  __device__ __forceinline__ void load(const T* x, const StridedPlan<2>& items, int64_t i,
-                                       int64_t step) {
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      const int64_t item = i + u * step;
-      if (items.rank <= 1) {
-        at[u] = {{item * items.strides[0][0], item * items.strides[1][0]}};
-      } else {
-        at[u] = items.offsets(item);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < U; ++u) packs[u] = load_pack<N>(x + at[u].at[1]);
-  }
-  // Their gradients; element j has the terms j % kTerms (one set, or a set per column).
-  template <class F, int kTerms, class Terms>
-  __device__ __forceinline__ void write(T* dx, const Terms (&terms)[kTerms]) const {
-    using A = acc_t<T>;
-    using Math = std::conditional_t<sizeof(T) == 2, DeviceHalfMath, DeviceMath>;
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      A values[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        values[j] = F::template dx<Math>(static_cast<A>(packs[u][j]), terms[j % kTerms]);
-      }
-      store_pack(dx + at[u].at[0], round_pack<T>(values));
-    }
-  }
-};
-
-// dx of the items [i, end) in steps; the first loads are under way before `terms_of` fetches the
-// terms.
-template <class F, int N, class T, class TermsOf>
+// dx of the items [i, end) in steps, kUnroll at a time; the first loads are under way before
+// `terms_of` fetches the terms. Element j of an item has the terms j % kTerms: one set, or a set
+// per column.
+template <class F, int kAxes, int N, class T, class TermsOf>
 __device__ __forceinline__ void write_gradients(T* dx, const T* x, const StridedPlan<2>& plan,
                                                 int64_t i, int64_t end, int64_t step,
                                                 const TermsOf& terms_of) {
+  using A = acc_t<T>;
   constexpr int kUnroll = 4;
-  Items<kUnroll, N, T> items;
-  bool is_full = i + (kUnroll - 1) * step < end;
-  if (is_full) items.load(x, plan, i, step);
   typename TermsOf::Terms terms;
+  constexpr int kTerms = std::extent_v<typename TermsOf::Terms>;
+  const auto load = [&](int64_t item) {
+    return load_pack<N>(x + place_of<kAxes>(plan, item).at[1]);
+  };
+  const auto write = [&](int64_t item, const Pack<T, N>& pack) {
+    A values[N];
+    widen_pack(values, pack);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+    store_rounded(dx + place_of<kAxes>(plan, item).at[0], values);
+  };
+  Pack<T, N> packs[kUnroll];
+  bool is_full = i + (kUnroll - 1) * step < end;
+  if (is_full) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) packs[u] = load(i + u * step);
+  }
   terms_of(terms);
   while (is_full) {
-    items.template write<F>(dx, terms);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) write(i + u * step, packs[u]);
     i += kUnroll * step;
     is_full = i + (kUnroll - 1) * step < end;
-    if (is_full) items.load(x, plan, i, step);
+    if (is_full) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) packs[u] = load(i + u * step);
+    }
   }
-  for (; i < end; i += step) {
-    Items<1, N, T> last;
-    last.load(x, plan, i, step);
-    last.template write<F>(dx, terms);
-  }
+  for (; i < end; i += step) write(i, load(i));
 }
 
 template <class F, class T>
@@ -150,30 +132,30 @@ struct TermsOfColumns {
 // passes: 1
 // bytes:  fewest = actual: x read, dx written
 template <class F, int N, class T>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_backward_rows(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                          const ReduceStatistics<T> statistics) {
   const RowUnit of(plan);
   if (!of.is_inside) return;
-  const StridedOffsets<3> at = plan.kept.offsets(of.output);
-  write_gradients<F, N>(dx + at.at[0], x + at.at[1], plan.reduced, of.begin + of.lane, of.end,
-                        of.lanes, TermsOfSet<F, T>{statistics, at.at[2]});
+  const StridedOffsets<3> at = place_of<kMaxRank>(plan.kept, of.output);
+  write_gradients<F, kRowAxes<N>, N>(dx + at.at[0], x + at.at[1], plan.reduced, of.begin + of.lane,
+                                     of.end, of.lanes, TermsOfSet<F, T>{statistics, at.at[2]});
 }
 
 // grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
 // passes: 1
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
 template <class F, int N, class T>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_backward_columns(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                             const ReduceStatistics<T> statistics) {
   const int64_t tile = plan.chunks == 1 ? int64_t{blockIdx.x} : blockIdx.x / plan.chunks;
   const int64_t chunk = blockIdx.x - tile * plan.chunks;
-  const ColumnUnit<2> of(plan, tile, N);
+  const ColumnUnit<2> of(plan, tile * blockDim.x + threadIdx.x, N);
   if (!of.is_inside) return;
   const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<3> at = plan.kept.offsets(of.outer);
-  write_gradients<F, N>(
+  const StridedOffsets<3> at = place_of<kMaxRank>(plan.kept, of.outer);
+  write_gradients<F, kColumnAxes<N>, N>(
       dx + at.at[0] + of.column * plan.column[0], x + at.at[1] + of.column * plan.column[1],
       plan.reduced, chunk * plan.chunk_size + threadIdx.y, end, blockDim.y,
       TermsOfColumns<F, N, T>{statistics, at.at[2] + of.column * plan.column[2], plan.column[2]});

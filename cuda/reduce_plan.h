@@ -100,12 +100,14 @@ ReduceAxes<X> sort_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
 }
 
 // Whether the tensors can be accessed in packs of `width` along the columns or along the innermost
-// reduced axis; if so along the latter, that axis counts packs from here on.
+// reduced axis; if so along the latter, that axis counts packs from here on. More reduced axes than
+// one (along x two, of which a FastDivisor finds the index) go one by one.
 template <int X>
 bool take_packs(ReduceAxes<X>& axes, const std::array<const AnyView*, X>& xs, int64_t width) {
   const int last = axes.reduced.rank() - 1;
   bool fits =
       axes.by_columns ? axes.columns % width == 0 : last >= 0 && axes.reduced[last] % width == 0;
+  fits = fits && (last < 1 || (last == 1 && !axes.by_columns && axes.reduced.numel() <= INT32_MAX));
   for (size_t t = 0; t < X; ++t) {
     fits = fits && pack_width(size_of(xs[t]->dtype), {xs[t]->data}, {}) == width;
     for (const int64_t stride : axes.kept_strides[t]) fits = fits && stride % width == 0;
@@ -162,6 +164,15 @@ int lanes_of(const ReducePlan<X>& plan) {
   return static_cast<int>(lanes);
 }
 
+// Makes the tile of a block narrower, down to a warp, and gives it more threads above each other as
+// long as each has `least` rows or more; returns how many.
+template <int X>
+int64_t stack_rows(ReducePlan<X>& plan, int64_t least) {
+  int64_t rows = kReduceThreads / plan.block_x;
+  for (; plan.block_x > 32 && plan.reduced.count >= 2 * rows * least; rows *= 2) plan.block_x /= 2;
+  return rows;
+}
+
 // Cuts the sets into chunks of a multiple of `multiple` items, and counts blocks.
 template <int X>
 void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most, int64_t multiple = 1) {
@@ -192,14 +203,8 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   const int64_t items = plan.reduced.count;
   if (plan.mapping == ReduceMapping::columns) {
     // First several threads per column, then several blocks.
-    const int64_t packs = plan.kept.count * plan.column_packs;
-    int64_t rows = kReduceThreads / plan.block_x;
-    while (plan.block_x > 32 && packs * rows < detail::kWantedThreads &&
-           items >= 2 * rows * detail::kLeastRows) {
-      plan.block_x /= 2;
-      rows *= 2;
-    }
-    const int64_t threads = packs * rows;
+    const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
+    const int64_t threads = plan.kept.count * plan.column_packs * rows;
     const int64_t wanted =
         threads > detail::kWantedThreads / 2 ? 1 : detail::kWantedThreads / threads;
     const int64_t most = std::max(wanted, ceil_div(items, rows * detail::kLongestRun));
@@ -226,9 +231,7 @@ inline ReducePlan<2> plan_reduce_backward(const AnyView& dx, const AnyView& x, c
   const int64_t items = plan.reduced.count;
   int64_t size = items;
   if (plan.mapping == ReduceMapping::columns) {
-    // More rows for each thread where the terms of a pack cost more than its own work.
-    const bool is_large = plan.kept.count * plan.column_packs * items >= (1 << 23);
-    size = kReduceThreads / plan.block_x * (is_large && size_of(x.dtype) == 2 ? 16 : 8);
+    size = detail::stack_rows(plan, 4) * 4;
   } else if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
     size = (plan.outputs * items >= (1 << 23) ? 16 : 8) * kReduceThreads;

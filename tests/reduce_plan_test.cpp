@@ -144,19 +144,32 @@ TEST(ReducePlans, ShortSetsShareAWarp) {
 }
 
 TEST(ReducePlans, ColumnsHaveEnoughThreads) {
-  // Enough packs: a thread for each. Fewer: up to eight threads share one, each with eight rows.
+  // Up to eight threads share a pack of columns, each with eight rows or more.
   const Shape large{256, 128, 56, 56}, small{128, 64, 32, 32};
   const ReducePlan<1> f32 = plan_reduce(view(large), view({256, 1, 56, 56}));
   EXPECT_EQ(f32.mapping, ReduceMapping::columns);
-  EXPECT_EQ(f32.block_x, 256);
-  EXPECT_EQ(f32.tiles, 784);
+  EXPECT_EQ(f32.block_x, 32);
+  EXPECT_EQ(f32.tiles, 6272);
   EXPECT_EQ(f32.chunks, 1);
-  const ReducePlan<1> bf16 =
-      plan_reduce(view(large, DType::bf16), view({256, 1, 56, 56}, DType::bf16));
-  EXPECT_EQ(bf16.block_x, 128);
-  EXPECT_EQ(bf16.chunks, 1);
-  EXPECT_EQ(plan_reduce(view(small), view({128, 1, 32, 32})).block_x, 64);
   EXPECT_EQ(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).block_x, 32);
+  EXPECT_EQ(plan_reduce(view({128, 63, 32, 32}), view({128, 1, 32, 32})).block_x, 64);
+  EXPECT_EQ(plan_reduce(view({128, 15, 32, 32}), view({128, 1, 32, 32})).block_x, 256);
+  // Gradients: four rows for each thread.
+  const AnyView x = view(large, DType::bf16), y = view({256, 1, 56, 56}, DType::bf16);
+  const ReducePlan<2> gradient = plan_reduce_backward(x, x, y);
+  EXPECT_EQ(gradient.block_x, 32);
+  EXPECT_EQ(gradient.chunk_size, 32);
+  EXPECT_EQ(gradient.chunks, 4);
+}
+
+TEST(ReducePlans, PacksHaveFewReducedAxes) {
+  const auto is_packed = [](const Shape& x, const Shape& y) {
+    return plan_reduce(view(x), view(y)).packed;
+  };
+  EXPECT_TRUE(is_packed({4, 64, 4, 64}, {4, 1, 4, 64}));    // columns, one
+  EXPECT_FALSE(is_packed({4, 64, 4, 64}, {1, 64, 1, 64}));  // columns, two
+  EXPECT_TRUE(is_packed({4, 4, 4, 64}, {1, 4, 1, 1}));      // along x, two
+  EXPECT_FALSE(is_packed({4, 4, 4, 4, 64}, {1, 4, 1, 4, 1}));
 }
 
 }  // namespace

@@ -18,6 +18,14 @@ namespace gradus {
 
 enum class Saves : uint8_t { x, mask };
 
+inline constexpr double kLog2E = 1.4426950408889634;
+
+// The gradient of x·s(u) from the sigmoid s and bend = x·u': neither branch nor sign.
+template <class V>
+GRADUS_HD V swish_slope(V s, V bend) {
+  return fused(bend, fused(-s, s, s), s);
+}
+
 // max(x, 0); NaN passes through. f'(0) = 0.
 struct Relu {
   static constexpr std::string_view name = "relu";
@@ -146,6 +154,13 @@ struct GeluTanh {
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
     using S = scalar_t<V>;
+    if constexpr (kIsRounded<V>) {
+      const V z = clamp_of(x, S(32)), square = z * z;
+      const V per_z =
+          fused(square, V(static_cast<S>(-kCubic * kLog2E)), V(static_cast<S>(-kLinear * kLog2E)));
+      const V slope = fused(square, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
+      return dy * swish_slope(scaled_sigmoid(fused(z, per_z, V(-64))), z * slope);
+    }
     const V z = at_most(abs_of(x), V(32));
     const V e = decay(z).high, share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
     // z·sigmoid'·(2u)' is even but for its sign.
@@ -167,6 +182,11 @@ struct Silu {
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
+    if constexpr (kIsRounded<V>) {
+      using S = scalar_t<V>;
+      const V z = clamp_of(x, S(1000));
+      return dy * swish_slope(scaled_sigmoid(fused(z, V(static_cast<S>(-kLog2E)), V(-64))), z);
+    }
     const V e = exp_of(-abs_of(x)), share = reciprocal_of(V(1) + e);
     const V bend = at_most(abs_of(x), V(1000)) * share;
     return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));

@@ -25,6 +25,11 @@ using scalar_t = typename ScalarOf<V>::type;
 template <class V>
 inline constexpr bool kIsSingle = std::is_same_v<scalar_t<V>, float>;
 
+// Whether a V is rounded to 16 bits afterwards, so that 2^-20 is right enough. It then has clamp_of
+// and scaled_sigmoid too (cuda/device/activation_half.cuh).
+template <class V>
+inline constexpr bool kIsRounded = false;
+
 // a where the condition holds, else b.
 template <class V>
 requires(std::is_floating_point_v<V>) GRADUS_HD V select(bool condition, V a, V b) {

@@ -39,12 +39,10 @@ template <class V>
 GRADUS_HD V sign(V d) {
   return select(d > V(0), V(1), select(d < V(0), V(-1), d));
 }
-// factor·v for v of 0 or more, where a factor of 0 takes away an infinite v.
+// factor·v, where a factor of 0 takes away an infinite v (and NaN).
 template <class V>
 GRADUS_HD V share(V factor, V v) {
-  const V finite = V(std::numeric_limits<scalar_t<V>>::max());
-  const V of_infinite = select((factor > V(0)) | (factor < V(0)), factor * v, factor * V(0));
-  return select(v > finite, of_infinite, factor * v);
+  return select((factor > V(0)) | (factor < V(0)), factor * v, factor * V(0));
 }
 }  // namespace detail
 
@@ -117,7 +115,8 @@ struct BceWithLogitsLoss {
   GRADUS_HD static V f(V x, V t, const LossNumbers<V>& k) {
     const V tail = log1p_of(exp_of(-abs_of(x)));
     const V plus = select(x > V(0), x, V(0)) + tail, minus = select(x < V(0), -x, V(0)) + tail;
-    return detail::share(k.pos_weight * t, minus) + detail::share(V(1) - t, plus);
+    const V loss = detail::share(k.pos_weight * t, minus) + detail::share(V(1) - t, plus);
+    return fused(tail, V(0), loss);  // NaN where x is, even if both factors are 0
   }
   template <class V>
   GRADUS_HD static V dx(V x, V t, const LossNumbers<V>& k) {

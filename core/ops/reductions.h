@@ -15,6 +15,7 @@ namespace gradus {
 // What a struct says, for a value type V (float, double, or a vector of them: one set per lane):
 //   name          as users write it
 //   kFields       numbers that describe part of a set
+//   kOfCount      so many of them, the first, follow from the number of elements (0 if not given)
 //   kStat0, kStat1  whether the gradient needs a first and a second statistic beside x
 //   kStat0IsY     the first statistic is y, in acc_dtype
 //   kExactY       y is one of the elements, so that its storage dtype serves as well
@@ -25,7 +26,7 @@ namespace gradus {
 //   Terms, terms  what the gradients of one set share, from dy and the statistics
 //   dx            the gradient of an element
 // Math has exp, exp_term (an addend of a sum; may be less exact), log, sqrt, larger and smaller
-// (NaN if either is).
+// (NaN if either is), ratio(a, b) and share(part, whole) of two counts (may be less exact).
 namespace reductions {
 
 template <class V>
@@ -183,7 +184,7 @@ struct Norm2 {
   template <class Math, class V>
   GRADUS_HD static Terms<V> terms(V dy, V y, V, double) {
     const V zero = V{};
-    return {y == zero ? zero : dy / y};
+    return {y == zero ? zero : Math::ratio(dy, y)};
   }
   template <class Math, class V>
   GRADUS_HD static V dx(V x, const Terms<V>& t) {
@@ -255,6 +256,7 @@ struct LogSumExp {
 // merged by Chan, Golub and LeVeque's formula (https://doi.org/10.1080/00031305.1983.10483115).
 struct Moments {
   static constexpr int kFields = 3;
+  static constexpr int kOfCount = 1;
   enum Field { kCount, kMean, kM2 };
 
   template <class V>
@@ -273,7 +275,7 @@ struct Moments {
   GRADUS_HD static Partial<V, 3> merge(const Partial<V, 3>& a, const Partial<V, 3>& b) {
     const V one = constant<V>(1), zero = V{};
     const V count = a.v[kCount] + b.v[kCount];
-    const V share = b.v[kCount] / (count == zero ? one : count);
+    const V share = Math::share(b.v[kCount], count == zero ? one : count);
     const V delta = b.v[kMean] - a.v[kMean];
     return {count, a.v[kMean] + delta * share,
             a.v[kM2] + b.v[kM2] + delta * (delta * (a.v[kCount] * share))};

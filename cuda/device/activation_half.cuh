@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/ops/activation_math.h"
+#include "cuda/device/math.cuh"
 
 namespace gradus {
 
@@ -16,6 +17,22 @@ template <>
 struct ScalarOf<HalfReal> {
   using type = float;
 };
+
+template <>
+inline constexpr bool kIsRounded<HalfReal> = true;
+
+// What formulas of values that are stored as T are computed in.
+template <class T>
+using Real = std::conditional_t<sizeof(T) == 2, HalfReal, T>;
+
+template <class A, class V>
+__device__ __forceinline__ A to_acc(V value) {
+  if constexpr (std::is_same_v<V, HalfReal>) {
+    return value.v;
+  } else {
+    return value;
+  }
+}
 
 __device__ __forceinline__ HalfReal operator+(HalfReal a, HalfReal b) {
   return HalfReal(a.v + b.v);
@@ -87,6 +104,17 @@ __device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
   const HalfReal ratio = copysign_of((one - e) * reciprocal_of(one + e), x);
   const HalfReal series = fused(x * x * x, HalfReal(-1.0f / 3), x);
   return select(abs_of(x) < HalfReal(0x1p-5f), series, ratio);
+}
+
+// 1 / (1 + e^-u) for exponent = -u·log2(e) - 64: scaled by 2^64, so that what is subnormal is kept.
+__device__ __forceinline__ HalfReal scaled_sigmoid(HalfReal exponent) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent.v));
+  return reciprocal_of(HalfReal(power + 0x1p-64f)) * HalfReal(0x1p-64f);
+}
+// x within -bound and bound; NaN stays NaN.
+__device__ __forceinline__ HalfReal clamp_of(HalfReal x, float bound) {
+  return HalfReal(DeviceMath::smaller(DeviceMath::larger(x.v, -bound), bound));
 }
 
 }  // namespace gradus

@@ -25,6 +25,23 @@ struct DeviceMath {
   }
   GRADUS_HD static double exp_term(double x) { return ::exp(x); }
 
+  // part / whole of two counts, within 2^-22.
+  GRADUS_HD static float share(float part, float whole) {
+#ifdef __CUDA_ARCH__
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(whole));
+    return part * reciprocal;
+#else
+    return part / whole;
+#endif
+  }
+  GRADUS_HD static double share(double part, double whole) { return part / whole; }
+
+  template <class A>
+  GRADUS_HD static A ratio(A a, A b) {
+    return a / b;
+  }
+
   GRADUS_HD static float log(float x) { return logf(x); }
   GRADUS_HD static double log(double x) { return ::log(x); }
   GRADUS_HD static float sqrt(float x) { return sqrtf(x); }
@@ -54,9 +71,11 @@ struct DeviceMath {
 };
 
 // For results that are rounded to 16 bits: exp as exp_term, which is right to 2^-22 + |x| 2^-24
-// relative; below the smallest normal float it is 0.
+// relative; below the smallest normal float it is 0. A ratio by the hardware's reciprocal: b and
+// 1 / b are normal numbers.
 struct DeviceHalfMath : DeviceMath {
   GRADUS_HD static float exp(float x) { return exp_term(x); }
+  GRADUS_HD static float ratio(float a, float b) { return share(a, b); }
 };
 
 }  // namespace gradus

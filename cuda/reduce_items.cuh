@@ -1,0 +1,183 @@
+// What the threads of a reduction take: items of a plan (cuda/reduce_plan.h), loaded and described.
+#pragma once
+
+#include "core/ops/partial.h"
+#include "cuda/device/math.cuh"
+#include "cuda/device/reduce.cuh"
+#include "cuda/device/stream.cuh"
+#include "cuda/reduce_plan.h"
+
+namespace gradus {
+
+template <class F, class A>
+using PartOf = Partial<A, F::kFields>;
+
+template <class F>
+struct MergeParts {
+  template <class Part>
+  __device__ __forceinline__ Part operator()(const Part& a, const Part& b) const {
+    return F::template merge<DeviceMath>(a, b);
+  }
+};
+
+template <class T>
+inline constexpr int kReducePack = reduce_pack(sizeof(T));
+
+// The most axes that items of N elements have: packs are made of few (reduce_plan.h), so that no
+// kernel that matters holds the long code of a general division.
+template <int N>
+inline constexpr int kRowAxes = N > 1 ? 2 : kMaxRank;
+template <int N>
+inline constexpr int kColumnAxes = N > 1 ? 1 : kMaxRank;
+
+// Where item i lies in each tensor.
+template <int kAxes, int X>
+__device__ __forceinline__ StridedOffsets<X> place_of(const StridedPlan<X>& items, int64_t i) {
+  StridedOffsets<X> at;
+  if (kAxes == 1 || items.rank <= 1) {
+#pragma unroll
+    for (int t = 0; t < X; ++t) at.at[t] = i * items.strides[t][0];
+    return at;
+  }
+  if (kAxes == 2 || (items.rank == 2 && items.small)) {
+    const int64_t outer = items.divisors[1].quotient(static_cast<uint32_t>(i));
+    const int64_t inner = i - outer * items.extents[1];
+#pragma unroll
+    for (int t = 0; t < X; ++t)
+      at.at[t] = outer * items.strides[t][0] + inner * items.strides[t][1];
+    return at;
+  }
+  if constexpr (kAxes > 2) return items.offsets(i);
+}
+
+// Loads the items i, i + step, ... of a set: addresses first, so that U loads are under way.
+template <int kAxes, int U, int N, class T>
+__device__ __forceinline__ void load_items(Pack<T, N> (&packs)[U], const T* x,
+                                           const StridedPlan<1>& items, int64_t i, int64_t step) {
+  int64_t at[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) at[u] = place_of<kAxes>(items, i + u * step).at[0];
+#pragma unroll
+  for (int u = 0; u < U; ++u) packs[u] = load_pack_once<N>(x + at[u]);
+}
+
+// Merges U items into one part, in groups that fit the registers.
+template <class F, int U, int N, class T>
+__device__ __forceinline__ void take_row(PartOf<F, acc_t<T>>& part, const T* x,
+                                         const StridedPlan<1>& items, int64_t i, int64_t step) {
+  using A = acc_t<T>;
+  Pack<T, N> packs[U];
+  load_items<kRowAxes<N>, U, N>(packs, x, items, i, step);
+  constexpr int kGroup = U * N < 16 ? U * N : 16;
+#pragma unroll
+  for (int first = 0; first < U * N; first += kGroup) {
+    A values[kGroup];
+#pragma unroll
+    for (int j = 0; j < kGroup; j += N) {
+      A wide[N];
+      widen_pack(wide, packs[(first + j) / N]);
+#pragma unroll
+      for (int k = 0; k < N; ++k) values[j + k] = wide[k];
+    }
+    part = F::template merge<DeviceMath>(part, F::template of<DeviceMath>(values));
+  }
+}
+
+// Merges U rows of N neighbouring columns into their parts.
+template <class F, int U, int N, class T>
+__device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const T* x,
+                                          const StridedPlan<1>& items, int64_t i, int64_t step) {
+  using A = acc_t<T>;
+  Pack<T, N> packs[U];
+  load_items<kColumnAxes<N>, U, N>(packs, x, items, i, step);
+  if constexpr (requires { F::kOfCount; }) {
+    // All columns have as many elements: the compiler keeps one register for them and works once.
+#pragma unroll
+    for (int j = 1; j < N; ++j) {
+#pragma unroll
+      for (int k = 0; k < F::kOfCount; ++k) parts[j].v[k] = parts[0].v[k];
+    }
+  }
+  constexpr int kPair = N < 2 ? N : 2;  // 16-bit columns that share a word
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    A values[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      Pack<T, kPair> pair;
+      memcpy(&pair, &packs[u][j - j % kPair], sizeof pair);
+      A wide[kPair];
+      widen_pack(wide, pair);
+      values[u] = wide[j % kPair];
+    }
+    parts[j] = F::template merge<DeviceMath>(parts[j], F::template of<DeviceMath>(values));
+  }
+}
+
+// The share of this thread in the sets along x.
+struct RowUnit {
+  int lanes, lane;
+  bool is_inside;  // threads beyond the last output have nothing to do, but stay for the shuffles
+  int64_t output, chunk, begin, end;
+
+  template <int X>
+  __device__ __forceinline__ explicit RowUnit(const ReducePlan<X>& plan)
+      : lanes(plan.lanes), lane(static_cast<int>(threadIdx.x) & (lanes - 1)) {
+    const int64_t unit =
+        int64_t{blockIdx.x} * (kReduceThreads / lanes) + static_cast<int>(threadIdx.x) / lanes;
+    output = plan.chunks == 1 ? unit : unit / plan.chunks;
+    chunk = unit - output * plan.chunks;
+    is_inside = output < plan.outputs;
+    if (!is_inside) output = 0;
+    begin = is_inside ? chunk * plan.chunk_size : 0;
+    end = is_inside ? min(begin + plan.chunk_size, plan.reduced.count) : 0;
+  }
+};
+
+// Where the columns of a pack of `width` lie.
+template <int X>
+struct ColumnUnit {
+  bool is_inside;
+  int64_t outer, column;  // column counts elements
+
+  __device__ __forceinline__ ColumnUnit(const ReducePlan<X>& plan, int64_t pack, int width) {
+    outer = pack <= INT32_MAX
+                ? static_cast<int64_t>(plan.column_divisor.quotient(static_cast<uint32_t>(pack)))
+                : pack / plan.column_packs;
+    column = (pack - outer * plan.column_packs) * width;
+    is_inside = outer < plan.kept.count;
+  }
+};
+
+// Merges the parts of one column that threads above each other left in `slots`, the column's
+// `rows` next ones by each of `groups` threads: pairwise in the end. The first group has the
+// result.
+template <class F, class A, int kSlots>
+__device__ __forceinline__ PartOf<F, A> merge_column(A (&slots)[F::kFields][kSlots], int at,
+                                                     int width, int rows, int group, int groups) {
+  const auto load = [&](int slot) {
+    PartOf<F, A> part;
+#pragma unroll
+    for (int k = 0; k < F::kFields; ++k) part.v[k] = slots[k][slot];
+    return part;
+  };
+  const int first = group * rows * width + at;
+  PartOf<F, A> part = load(first);
+  for (int row = 1; row < rows; ++row) {
+    part = F::template merge<DeviceMath>(part, load(first + row * width));
+  }
+  for (int half = groups / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (group >= half && group < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < F::kFields; ++k) slots[k][group * width + at] = part.v[k];
+    }
+    __syncthreads();
+    if (group < half) {
+      part = F::template merge<DeviceMath>(part, load((group + half) * width + at));
+    }
+  }
+  return part;
+}
+
+}  // namespace gradus
