@@ -118,6 +118,15 @@ TEST(LessonData, InputsOfOnesOwn) {
       cli::lesson_data(setting, {.x = Tensor::zeros({2, 4, 100}, {.dtype = DType::f64})}, 0));
 }
 
+TEST(LessonData, DrawsWhatFitsTheOptions) {
+  const Setting group{.layer = Layer::group_norm, .groups = 4};
+  EXPECT_EQ(cli::lesson_data(group, {}, 0)["start"]["groups"], 4);
+  const Setting rows{.layer = Layer::rms_norm, .axes = 3};
+  EXPECT_EQ(cli::lesson_data(rows, {}, 0)["variants"][0]["m"], 16);
+  const Setting wide{.layer = Layer::local_response_norm, .size = 9};
+  EXPECT_EQ(cli::lesson_data(wide, {}, 0)["controls"][0]["values"].size(), 9u);
+}
+
 TEST(LessonData, BatchNormOfOneValuePerSampleNeedsTwoSamples) {
   const Setting setting{.layer = Layer::batch_norm};
   const json data = cli::lesson_data(setting, {.x = explain::draw_inputs(setting, {3, 2}, 1).x}, 0);

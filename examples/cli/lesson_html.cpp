@@ -147,8 +147,14 @@ constexpr const char* kSource =
 Shape lesson_shape(const Setting& setting) {
   switch (setting.layer) {
     case Layer::layer_norm:
-    case Layer::rms_norm:
-      return {4, 8};
+    case Layer::rms_norm: {
+      Shape shape = {4};
+      for (int axis = 1; axis < setting.axes; ++axis) shape.append(2);
+      shape.append(setting.axes > 1 ? 4 : 8);
+      return shape;
+    }
+    case Layer::group_norm:
+      return {3, setting.groups > 0 && 6 % setting.groups != 0 ? 2 * setting.groups : 6, 1, 3};
     case Layer::softmax2d:
       return {2, 4, 1, 4};
     default:

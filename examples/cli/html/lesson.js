@@ -106,11 +106,13 @@ function drawChecks() {
       figure(mapOf('fd', {scale: largest(variant.t.dx)}), m('<b>dx</b>'), m('measured: (<i>L</i>(<i>x</i> + <i>h</i>) − <i>L</i>(<i>x</i> − <i>h</i>))/2<i>h</i>'))));
 }
 
+const sentence = (text) => text[0].toUpperCase() + text.slice(1);
+
 function drawSlips() {
   if (variant.slips.length === 0) return;
   const scale = largest(variant.t.dx);
-  const says = (slip) => slip.largest > 1e-12 * scale ? [slip.text, `Largest error ${number(slip.largest)} beside a largest |dx| of ${number(scale)}.`]
-    : [slip.text, 'No error here: ' + (kHarmless[slip.name] || 'these numbers do not show it.')];
+  const says = (slip) => slip.largest > 1e-12 * scale ? [sentence(slip.text), `Largest error ${number(slip.largest)} beside a largest |dx| of ${number(scale)}.`]
+      : [sentence(slip.text), 'No error here: ' + (kHarmless[slip.name] || 'these numbers do not show it.')];
   section('What goes wrong', h('p', {}, 'The usual slips, made on purpose: each map shows the wrong dx minus the right one, on the scale of dx.'),
     h('div', {class: 'maps two'}, variant.slips.map((slip) => figure(
       new HeatMap({key: 'dx', label: slip.name, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: slip.error, scale, onselect: select}),
