@@ -7,19 +7,29 @@
 #include "core/ops/conv2d.h"
 
 #include "cuda/conv2d_call.h"
+#include "cuda/tensor_map.h"
 
 namespace gradus {
 namespace {
 
+ConvPath choose_path(const Cuda& cuda, ConvProblem problem) {
+  problem.wgmma = has_warpgroup_products(cuda);
+  return plan_conv_path(problem);
+}
+
 void gather_conv(Cuda& cuda, const GatherCall& call) {
   if (call.out.numel() == 0) return;
-  switch (plan_conv_path(call.problem())) {
+  switch (choose_path(cuda, call.problem())) {
     case ConvPath::depthwise:
       return gather_depthwise(cuda, call);
     case ConvPath::first:
       return gather_first(cuda, call);
     case ConvPath::direct:
       return gather_direct(cuda, call);
+    case ConvPath::wgmma:
+      return gather_wgmma(cuda, call);
+    case ConvPath::product:
+      return gather_product(cuda, call);
     case ConvPath::halo:
       return gather_halo(cuda, call);
     case ConvPath::gemm:
@@ -28,13 +38,17 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
 }
 
 void wgrad_conv(Cuda& cuda, const WgradCall& call) {
-  switch (plan_conv_path(call.problem())) {
+  switch (choose_path(cuda, call.problem())) {
     case ConvPath::depthwise:
       return wgrad_depthwise(cuda, call);
     case ConvPath::first:
       return wgrad_first(cuda, call);
     case ConvPath::direct:
       return wgrad_direct(cuda, call);
+    case ConvPath::wgmma:
+      return wgrad_wgmma(cuda, call);
+    case ConvPath::product:
+      return wgrad_product(cuda, call);
     case ConvPath::halo:
       return wgrad_halo(cuda, call);
     case ConvPath::gemm:

@@ -160,11 +160,15 @@ inline int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 void gather_depthwise(Cuda&, const GatherCall&);
 void gather_first(Cuda&, const GatherCall&);
 void gather_direct(Cuda&, const GatherCall&);
+void gather_wgmma(Cuda&, const GatherCall&);
+void gather_product(Cuda&, const GatherCall&);
 void gather_halo(Cuda&, const GatherCall&);
 void gather_gemm(Cuda&, const GatherCall&);
 void wgrad_depthwise(Cuda&, const WgradCall&);
 void wgrad_first(Cuda&, const WgradCall&);
 void wgrad_direct(Cuda&, const WgradCall&);
+void wgrad_wgmma(Cuda&, const WgradCall&);
+void wgrad_product(Cuda&, const WgradCall&);
 void wgrad_halo(Cuda&, const WgradCall&);
 void wgrad_gemm(Cuda&, const WgradCall&);
 // The gradient of the bias, on every path.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_halo_plan.h"
-#include "cuda/conv2d_problem.h"
+#include "cuda/conv2d_wgmma_plan.h"
 
 namespace gradus {
 
@@ -71,14 +71,27 @@ enum class ConvPath : uint8_t {
   depthwise,  // 3 x 3 filters of one channel each, channels-last
   first,      // y from 1, 3 or 4 channels, and the gradient of those weights, channels-last
   direct,     // any layout, few channels: plain multiply-adds
+  wgmma,      // Hopper's copy engine and warpgroup-wide products: many channels
   halo,       // implicit GEMM over tiles that all taps share: tensor cores, up to 64 channels
+  product,    // 1x1 as one matrix product
   gemm,       // implicit GEMM whose loader gathers each tap: takes everything
 };
+
+// Whether a convolution of channels-last tensors is the product of a matrix [pixels, channels] and
+// the weights; where that product could not add a bias before it is rounded, it is not.
+inline bool conv_is_product(const ConvProblem& problem) {
+  const Window& window = problem.window;
+  if (problem.kind == ConvProblem::Kind::forward && is_half(problem.dtype)) return false;
+  return problem.ready && problem.groups == 1 && window.kernel == Pair(1) &&
+         window.stride == Pair(1) && window.padding == Pair(0);
+}
 
 inline ConvPath plan_conv_path(const ConvProblem& problem) {
   if (conv_is_depthwise(problem)) return ConvPath::depthwise;
   if (conv_is_first(problem)) return ConvPath::first;
   if (conv_is_direct(problem.channels(), problem.taps())) return ConvPath::direct;
+  if (conv_takes_wgmma(problem)) return ConvPath::wgmma;
+  if (conv_is_product(problem)) return ConvPath::product;
   if (conv_is_halo(problem)) return ConvPath::halo;
   return ConvPath::gemm;
 }

@@ -24,6 +24,7 @@ struct ConvProblem {
   int64_t k = 0, p = 0, q = 0;  // of y, k per group
   Window window;
   bool ready = false;  // x and y are channels-last, both start at 16 bytes
+  bool wgmma = false;  // the device has warpgroup-wide products
 
   // Channels per group of the tensor that is gathered from.
   int64_t channels() const { return kind == Kind::input ? k : c; }

@@ -1,0 +1,49 @@
+// What conv2d's kernels for Hopper are given.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/device/conv2d_window.cuh"
+
+namespace gradus {
+
+// One axis of a window as the copy engine walks it: output pixel i and tap t read the input at
+// i·scale + shift + t·step, step >= 0.
+struct WgmmaAxis {
+  int taps = 1, scale = 1, shift = 0, step = 1;
+};
+
+// Output pixels that read the same taps: all of them, or with a stride backward to the input those
+// of one remainder along each axis.
+struct WgmmaPart {
+  CUtensorMap in;       // [n, h, w, channels], runs of a tile's pixels
+  CUtensorMap weights;  // [columns, depth], depth = (r, s, channel), boxes of a tile's rows
+  CUtensorMap out;      // [n, h, w, columns] of these pixels, runs of a box
+  PixelGrid grid;
+  WgmmaAxis h, w;
+  int64_t first_tile = 0;
+};
+inline constexpr int kMaxWgmmaParts = 4;
+
+struct WgmmaGather {
+  WgmmaPart parts[kMaxWgmmaParts];
+  int part_count = 1;
+  const float* bias = nullptr;  // [columns], or null
+  int channels = 0, columns = 0;
+  int images = 0;     // Split: `in` has as many big ones, then small ones; `weights` likewise rows
+  int row_tiles = 1;  // of the columns
+  int64_t tiles = 0;
+};
+
+struct WgmmaWgrad {
+  CUtensorMap x;    // [n, h, w, channels], runs of 64 pixels of 64 channels
+  CUtensorMap dy;   // [pixels, rows], boxes of 64 pixels of 64 channels
+  float* partials;  // [slices, rows, depth]
+  PixelGrid grid;   // of dy
+  WgmmaAxis h, w;
+  int channels, rows, depth;
+  int row_tiles, column_tiles;
+  int64_t slice_pixels;
+};
+
+}  // namespace gradus

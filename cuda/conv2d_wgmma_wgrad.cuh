@@ -1,0 +1,85 @@
+// The first stage of conv2d backward to the weights by Hopper's warpgroup-wide products.
+#pragma once
+
+#include "cuda/conv2d_wgmma.h"
+#include "cuda/device/conv2d_wgmma.cuh"
+#include "cuda/device/vector.cuh"
+
+namespace gradus {
+
+// math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    one block per slice, tile of Rows channels k and tile of Columns positions (r, s, c);
+//         positions fastest
+// passes  one over the slice's pixels, 64 at a time, copied ahead by one thread
+// bytes   fewest: x, dy once; actual: x once per tap and channel tile, dy once per position tile,
+//         from L2
+// smem    4 or 6 stages of 64 pixels x (Rows + Columns) channels
+// needs   sm_90a; 16-bit types; channels of x a multiple of 64, of dy of 8, both 16-byte aligned
+// order   pixels in order within a slice; slices are added in order by conv2d_reduce
+template <class T, int Rows, int Columns>
+__global__ void __launch_bounds__(384, 1) conv2d_wgmma_wgrad(const __grid_constant__ WgmmaWgrad p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Stages = WgmmaStages<T, Rows, Columns>;
+  Stages stages;
+  stages.open();
+  int64_t tile = blockIdx.x;
+  const int column0 = static_cast<int>(tile % p.column_tiles) * Columns;
+  tile /= p.column_tiles;
+  const int row0 = static_cast<int>(tile % p.row_tiles) * Rows;
+  const int64_t slice = tile / p.row_tiles, begin = slice * p.slice_pixels;
+  const int64_t end = min(begin + p.slice_pixels, p.grid.pixels);
+  const int steps = static_cast<int>((end - begin + 63) / 64);
+  if (threadIdx.x >= Stages::kConsumers) {
+    shrink_registers<40>();
+    if (threadIdx.x > Stages::kConsumers) return;
+    constexpr int kBoxes = Columns / 64;
+    const int boxes = min(Columns, p.depth - column0) / 64;
+    int channel[kBoxes], dw[kBoxes], dh[kBoxes];
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const int position = column0 + 64 * i, tap = position / p.channels;
+      channel[i] = position - tap * p.channels;
+      dw[i] = tap % p.w.taps * p.w.step, dh[i] = tap / p.w.taps * p.h.step;
+    }
+    for (int step = 0; step < steps; ++step) {
+      const int64_t m = begin + step * 64;
+      const Pixel first = pixel_at(p.grid, m);
+      const int h = first.i * p.h.scale + p.h.shift, w = first.j * p.w.scale + p.w.shift;
+      const SharedBarrier arrived = stages.acquire((Rows / 64 + boxes) * Stages::kBoxBytes);
+#pragma unroll
+      for (int i = 0; i < Rows / 64; ++i) {
+        copy_box(stages.a() + i * Stages::kBoxBytes, p.dy, arrived, row0 + 64 * i,
+                 static_cast<int>(m));
+      }
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        if (i < boxes) {
+          copy_pixels(stages.b() + i * Stages::kBoxBytes, p.x, arrived, channel[i], w, h,
+                      static_cast<int>(first.n), dw[i], dh[i]);
+        }
+      }
+      stages.advance();
+    }
+  } else {
+    grow_registers<232>();
+    constexpr int kColumns = Stages::kGroupColumns;
+    float c[kColumns / 2];
+    stages.template multiply<Operand::upright>(c, steps);
+    const int t = threadIdx.x % 128, group = Stages::group();
+    const int row = row0 + (Rows == 64 ? 0 : group * 64) + t / 32 * 16 + t % 32 / 4;  // and row + 8
+    const int first = column0 + (Rows == 64 ? group * kColumns : 0) + 2 * (t % 4);
+    float* const out = p.partials + (slice * p.rows + row) * p.depth;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int column = first + 8 * j;
+      if (column >= p.depth) continue;
+      if (row < p.rows) store_pack(out + column, Pack<float, 2>{c[4 * j], c[4 * j + 1]});
+      if (row + 8 < p.rows) {
+        store_pack(out + int64_t{8} * p.depth + column, Pack<float, 2>{c[4 * j + 2], c[4 * j + 3]});
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace gradus

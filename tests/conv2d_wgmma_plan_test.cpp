@@ -1,0 +1,122 @@
+// Which convolutions Hopper's products take, and how a strided backward pass is cut into parts.
+#include "cuda/conv2d_wgmma_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cuda/conv2d_plan.h"
+
+namespace gradus {
+namespace {
+
+using Kind = ConvProblem::Kind;
+
+ConvProblem problem(Kind kind, DType dtype, ConvMath math, int64_t c, int64_t k) {
+  ConvProblem result{.kind = kind,
+                     .dtype = dtype,
+                     .math = math,
+                     .n = 8,
+                     .c = c,
+                     .h = 16,
+                     .w = 16,
+                     .k = k,
+                     .p = 16,
+                     .q = 16};
+  result.window = {.kernel = 3, .padding = 1};
+  result.wgmma = true;
+  return result;
+}
+
+TEST(ConvWgmmaPlan, TakesManyChannels) {
+  for (const Kind kind : {Kind::forward, Kind::input, Kind::weight}) {
+    ConvProblem half = problem(kind, DType::bf16, ConvMath::tensor, 128, 128);
+    EXPECT_EQ(plan_conv_path(half), ConvPath::wgmma);
+    half.wgmma = false;
+    EXPECT_EQ(plan_conv_path(half), ConvPath::gemm);
+    half.wgmma = true, half.groups = 2;
+    EXPECT_EQ(plan_conv_path(half), ConvPath::gemm);
+  }
+  // 16-bit channels fill 128 bytes by 64, 32-bit ones by 32.
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::forward, DType::f16, ConvMath::tensor, 32, 64)));
+  EXPECT_TRUE(conv_takes_wgmma(problem(Kind::forward, DType::f32, ConvMath::tensor, 32, 64)));
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::input, DType::f32, ConvMath::tensor, 32, 64)));
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 128, 128)));
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::forward, DType::f64, ConvMath::f64, 128, 128)));
+  // Short sums in strict f32 stay with plain multiply-adds.
+  ConvProblem strict = problem(Kind::forward, DType::f32, ConvMath::f32, 64, 64);
+  EXPECT_TRUE(conv_takes_wgmma(strict));
+  strict.window = {.kernel = 1};
+  EXPECT_FALSE(conv_takes_wgmma(strict));
+}
+
+TEST(ConvWgmmaPlan, LeavesWhatTheCopyEngineCannotDescribe) {
+  const auto taken = [](Kind kind, const Window& window) {
+    ConvProblem one = problem(kind, DType::bf16, ConvMath::tensor, 128, 128);
+    one.window = window, one.h = one.w = 40;
+    one.p = window.positions(0, 40), one.q = window.positions(1, 40);
+    return conv_takes_wgmma(one);
+  };
+  EXPECT_TRUE(taken(Kind::input, {.kernel = 3, .stride = 2, .padding = 1}));
+  EXPECT_TRUE(taken(Kind::input, {.kernel = 3, .stride = 2, .padding = 1, .dilation = 3}));
+  EXPECT_FALSE(taken(Kind::input, {.kernel = 3, .stride = 2, .padding = 1, .dilation = 2}));
+  EXPECT_FALSE(taken(Kind::input, {.kernel = 1, .stride = 2}));  // odd positions read nothing
+  EXPECT_FALSE(taken(Kind::input, {.kernel = 3, .stride = 3, .padding = 1}));
+  EXPECT_TRUE(taken(Kind::forward, {.kernel = 3, .stride = 3, .padding = 1}));
+  EXPECT_FALSE(taken(Kind::forward, {.kernel = 3, .padding = 129}));
+  EXPECT_FALSE(taken(Kind::forward, {.kernel = 3, .stride = 9}));
+}
+
+// Backward, every pair of an input position and a tap that some output position reads is in exactly
+// one part, once.
+TEST(ConvWgmmaPlan, PartsCoverEveryReadOnce) {
+  for (const int64_t kernel : {1, 2, 3, 5}) {
+    for (const int64_t stride : {1, 2}) {
+      for (const int64_t padding : {0, 1, 3}) {
+        for (const int64_t dilation : {1, 3}) {
+          const Window window{
+              .kernel = kernel, .stride = stride, .padding = padding, .dilation = dilation};
+          const int64_t extent = dilation * (kernel - 1) + 6;
+          const int64_t outputs = window.positions(0, extent);
+          using Read = std::array<int64_t, 3>;  // input position, tap, output position
+          std::multiset<Read> wanted, found;
+          for (int64_t p = 0; p < outputs; ++p) {
+            for (int64_t r = 0; r < kernel; ++r) {
+              const int64_t at = p * stride - padding + r * dilation;
+              if (at >= 0 && at < extent) wanted.insert({at, r, p});
+            }
+          }
+          for (const ConvAxisPart& part : backward_parts(window, 0, extent)) {
+            for (int i = 0; i < part.positions; ++i) {
+              EXPECT_LT(part.first + i * part.stride, extent);
+              for (int t = 0; t < part.taps; ++t) {
+                const int64_t p = i * part.scale + part.shift + t * part.step;
+                if (p < 0 || p >= outputs) continue;
+                found.insert({part.first + i * part.stride, part.tap_first + t * part.tap_step, p});
+              }
+            }
+          }
+          EXPECT_EQ(found, wanted) << kernel << ' ' << stride << ' ' << padding << ' ' << dilation;
+        }
+      }
+    }
+  }
+}
+
+TEST(ConvWgmmaPlan, TilesFillTheBlocks) {
+  EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 128), (WgmmaTile{128, 256}));
+  EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 16384, 128), (WgmmaTile{128, 128}));
+  EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 64), (WgmmaTile{64, 256}));
+  EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 192), (WgmmaTile{64, 256}));
+  EXPECT_EQ(plan_wgmma_gather(ConvMath::f32, 65536, 128), (WgmmaTile{128, 128}));
+  for (const int64_t pixels : {1024, 1087, 65536}) {
+    const WgmmaWgradPlan plan = plan_wgmma_wgrad(pixels, 128, 1152);
+    EXPECT_EQ(plan.chunks.size % 64, 0);
+    EXPECT_GE(plan.chunks.count * plan.chunks.size, pixels);
+    EXPECT_LT((plan.chunks.count - 1) * plan.chunks.size, pixels);
+    EXPECT_LE(plan.chunks.count * 5, 132);
+  }
+}
+
+}  // namespace
+}  // namespace gradus

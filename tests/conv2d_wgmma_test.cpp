@@ -1,0 +1,166 @@
+// conv2d with channels enough for Hopper's products, on the GPU against f64 on the same GPU.
+#include <cmath>
+
+#include "autograd/autocast.h"
+#include "autograd/ops/conv2d.h"
+#include "core/generator.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/op_modes.h"
+
+namespace gradus {
+namespace {
+
+struct Problem {
+  Shape x, w;
+  Conv2dOptions options = {};
+};
+const Problem kProblems[] = {
+    {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
+    {{4, 128, 17, 19}, {128, 128, 3, 3}, {.padding = 1}},
+    {{8, 192, 13, 13}, {136, 192, 3, 3}, {.padding = 1}},
+    {{6, 128, 33, 31}, {192, 128, 3, 3}, {.stride = 2, .padding = 1}},
+    {{2, 256, 32, 32}, {72, 256, 1, 1}},
+    {{3, 64, 40, 43}, {200, 64, 5, 4}, {.stride = {2, 1}, .padding = {2, 0}, .dilation = {1, 2}}},
+    {{3, 128, 20, 41}, {64, 128, 1, 7}, {.stride = {1, 2}, .padding = {0, 3}}},
+    {{2, 64, 40, 38}, {64, 64, 3, 3}, {.padding = {3, 5}, .dilation = 3}},
+};
+
+struct Mode {
+  const char* name;
+  DType dtype;
+  MatmulPrecision precision = MatmulPrecision::strict;
+};
+constexpr Mode kModes[] = {{"f32", DType::f32},
+                           {"tf32", DType::f32, MatmulPrecision::tf32},
+                           {"f16", DType::f16},
+                           {"bf16", DType::bf16}};
+
+class Conv2dWgmmaCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+// Multiples of 1/8 of at most 1: exact in every dtype, with exact products and sums.
+std::vector<double> draw(int64_t count, uint32_t seed) {
+  std::vector<double> values(static_cast<size_t>(count));
+  for (double& value : values) {
+    seed = seed * 1664525u + 1013904223u;
+    value = (static_cast<int>(seed >> 24) % 17 - 8) / 8.0;
+  }
+  return values;
+}
+
+// y, dx, dw, dbias in `dtype`.
+std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format) {
+  const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
+    return Tensor::from_vector(draw(shape.numel(), seed), shape,
+                               {.dtype = type, .device = kCuda, .format = layout});
+  };
+  const auto flat = MemoryFormat::contiguous;
+  const Tensor x = tensor(problem.x, 1, dtype, format).set_requires_grad(true);
+  const Tensor w = tensor(problem.w, 2, dtype, flat).set_requires_grad(true);
+  const Tensor bias = tensor({problem.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
+  const Tensor y = conv2d(x, w, bias, problem.options);
+  y.backward(tensor(y.shape(), 4, dtype, format));
+  return {y.detach(), x.grad(), w.grad(), bias.grad()};
+}
+
+TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
+  const char* const names[] = {"y", "dx", "dw", "dbias"};
+  for (const Problem& problem : kProblems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
+      const std::vector<Tensor> wanted = results(problem, DType::f64, format);
+      for (const Mode& mode : kModes) {
+        const MatmulPrecisionGuard precision(mode.precision);
+        const std::vector<Tensor> got = results(problem, mode.dtype, format);
+        for (size_t i = 0; i < got.size(); ++i) {
+          SCOPED_TRACE(
+              concat(problem.x, " ", problem.w, " ", mode.name, " ", format, " ", names[i]));
+          std::vector<double> rounded = wanted[i].to_vector<double>();
+          for (double& value : rounded) value = round_to(value, got[i].dtype());
+          EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}));
+        }
+      }
+    }
+  }
+}
+
+// Root mean square errors of every 97th output, of the device and of plain f32 multiply-adds.
+struct Errors {
+  double device = 0, plain = 0;
+};
+Errors strict_errors(int64_t c, int64_t kernel, double low) {
+  const int64_t side = 32, extent = side + kernel - 1, k = 64;
+  const TensorOptions f32{.device = kCuda};
+  const Tensor x = rand({1, c, extent, extent}, f32, nullptr, low, 1.0);
+  const Tensor w = rand({k, c, kernel, kernel}, f32, nullptr, low, 1.0);
+  const MatmulPrecisionGuard precision(MatmulPrecision::strict);
+  const auto y = conv2d(x, w).to_vector<double>();
+  const auto exact = conv2d(x.to(DType::f64), w.to(DType::f64)).to_vector<double>();
+  const auto xs = x.to_vector<float>(), ws = w.to_vector<float>();
+  Errors errors;
+  int count = 0;
+  for (size_t at = 0; at < y.size(); at += 97, ++count) {
+    const auto out = static_cast<int64_t>(at);
+    const int64_t channel = out / (side * side), i = out / side % side, j = out % side;
+    float sum = 0;
+    for (int64_t r = 0; r < kernel; ++r) {
+      for (int64_t s = 0; s < kernel; ++s) {
+        for (int64_t n = 0; n < c; ++n) {
+          sum =
+              std::fma(xs[static_cast<size_t>((n * extent + i + r) * extent + j + s)],
+                       ws[static_cast<size_t>(((channel * c + n) * kernel + r) * kernel + s)], sum);
+        }
+      }
+    }
+    errors.device += std::pow(y[at] - exact[at], 2);
+    errors.plain += std::pow(sum - exact[at], 2);
+  }
+  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+}
+
+TEST_F(Conv2dWgmmaCuda, StrictF32IsAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
+  struct Sum {
+    int64_t c, kernel;
+  };
+  for (const auto& [c, kernel] : {Sum{1, 3}, {32, 3}, {128, 3}, {4096, 4}}) {
+    for (const double low : {-1.0, 0.0}) {
+      const Errors errors = strict_errors(c, kernel, low);
+      EXPECT_LE(errors.device, 2 * errors.plain) << c * kernel * kernel << " from " << low;
+      EXPECT_GT(errors.plain, 0);
+    }
+  }
+}
+
+// One value in a field of zeros, times weights of 1, 1/3 and 0.
+TEST_F(Conv2dWgmmaCuda, StrictF32KeepsWhatIsNotOrdinary) {
+  const float infinity = INFINITY, largest = 3.40282347e38f;
+  const int64_t c = 128, side = 32;
+  const auto first_pixel = [&](float value, float weight) {
+    std::vector<float> x(static_cast<size_t>(c * side * side)),
+        w(static_cast<size_t>(64 * c), 0.5f);
+    x[0] = value;
+    for (size_t k = 0; k < 64; ++k) w[k * static_cast<size_t>(c)] = weight;
+    const TensorOptions options{.device = kCuda};
+    const MatmulPrecisionGuard precision(MatmulPrecision::strict);
+    const Tensor y = conv2d(Tensor::from_vector(x, {1, c, side, side}, options),
+                            Tensor::from_vector(w, {64, c, 1, 1}, options));
+    return y.to_vector<float>()[0];
+  };
+  EXPECT_EQ(first_pixel(infinity, 1), infinity);
+  EXPECT_EQ(first_pixel(-infinity, 1.0f / 3), -infinity);
+  EXPECT_EQ(first_pixel(1, -infinity), -infinity);
+  EXPECT_EQ(first_pixel(-infinity, -infinity), infinity);
+  EXPECT_TRUE(std::isnan(first_pixel(infinity, 0)));
+  EXPECT_TRUE(std::isnan(first_pixel(NAN, 1)));
+  EXPECT_TRUE(std::isnan(first_pixel(1, NAN)));
+  EXPECT_FLOAT_EQ(first_pixel(largest, 1), largest);
+  EXPECT_FLOAT_EQ(first_pixel(-largest, 0.5f), -largest / 2);
+  EXPECT_FLOAT_EQ(first_pixel(1e-30f, 1.0f / 3), 1e-30f / 3);
+  EXPECT_NEAR(first_pixel(1e-39f, 1), 1e-39, 1e-42);
+}
+
+}  // namespace
+}  // namespace gradus
