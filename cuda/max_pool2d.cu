@@ -14,20 +14,18 @@ namespace {
 constexpr int kThreads = 256;
 
 // The winner of a window so far: the first of equals, the first NaN over all.
-template <class T, class Index, int PerThread>
+template <class T, int PerThread>
 struct Best {
-  Pack<T, PerThread> values;
-  Pack<Index, PerThread> taken;
+  acc_t<T> values[PerThread];
+  int taken[PerThread];
   bool found = false;
   __device__ __forceinline__ void compete(const Pack<T, PerThread>& candidates, int tap) {
 #pragma unroll
     for (int e = 0; e < PerThread; ++e) {
       const auto value = static_cast<acc_t<T>>(candidates[e]);
-      const auto largest = static_cast<acc_t<T>>(values[e]);
-      if (!found || (!(value <= largest) && largest == largest)) {
-        values[e] = candidates[e];
-        taken[e] = static_cast<Index>(tap);
-      }
+      const bool wins = !found || (!(value <= values[e]) && values[e] == values[e]);
+      values[e] = wins ? value : values[e];
+      taken[e] = wins ? tap : taken[e];
     }
     found = true;
   }
@@ -49,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto is_inside = [&](int h, int w) {
     return h >= 0 && h < p.h.extent && w >= 0 && w < p.w.extent;
   };
-  Best<T, Index, PerThread> best;
+  Best<T, PerThread> best;
   if constexpr (Side > 0) {
     Pack<T, PerThread> taps[Side * Side];
 #pragma unroll
@@ -72,8 +70,11 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const int64_t at = item.n * p.y.n + item.channel * p.y.c + item.i * p.y.h + item.j * p.y.w;
-  store_pack(y + at, best.values);
-  if (index != nullptr) store_pack(index + at, best.taken);
+  store_pack(y + at, narrow_pack<T>(best.values));
+  Pack<Index, PerThread> taken;
+#pragma unroll
+  for (int e = 0; e < PerThread; ++e) taken[e] = static_cast<Index>(best.taken[e]);
+  if (index != nullptr) store_pack(index + at, taken);
 }
 
 // The windows along one axis that hold input coordinate `at`: positions first, ..., last.
@@ -227,6 +228,7 @@ void visit_pool(DType dtype, const Image& x, const Image& y, const AnyView& inde
 
 void run(Cuda& cuda, const MaxPool2dForward& args) {
   if (packs_index(args.window)) return max_pool2d_pairs_forward(cuda, args);
+  if (max_pool2d_strided_forward(cuda, args)) return;
   const MemoryFormat format = format_of(args.x, args.name);
   const Image x(args.x, format), y(args.y, format);
   if (y.numel() == 0) return;

@@ -10,7 +10,8 @@ namespace gradus {
 void max_pool2d_pairs_forward(Cuda& cuda, const MaxPool2dForward& args);
 void max_pool2d_pairs_backward(Cuda& cuda, const MaxPool2dBackward& args);
 
-// Launches, or returns false where it does not take the windows, the format or the alignment.
+// Each launches, or returns false where it does not take the windows, the format or the alignment.
+bool max_pool2d_strided_forward(Cuda& cuda, const MaxPool2dForward& args);
 bool max_pool2d_strided_backward(Cuda& cuda, const MaxPool2dBackward& args);
 
 }  // namespace gradus

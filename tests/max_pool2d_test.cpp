@@ -164,6 +164,46 @@ TEST_P(MaxPool2d, FirstOfEqualsWinsInEveryKernel) {
   }
 }
 
+// The same for overlapping windows in padding, where NaN wins over all and -inf over nothing.
+TEST_P(MaxPool2d, FirstOfEqualsWinsInStridedWindows) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const int64_t width : {6, 8, 16, 32}) {
+    const Shape shape{1, 8, 6, width};
+    Values data = tied_values(shape), y, dx(data.size(), 0.0);
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (i % 4 < 3 && i % 64 < 48) data[i] = -kInf;
+      if (i % 97 == 5) data[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+    for (int64_t plane = 0; plane < 8; ++plane) {
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t j = 0; j < width / 2; ++j) {
+          size_t best = data.size();
+          for (int64_t tap = 0; tap < 9; ++tap) {
+            const int64_t h = 2 * i - 1 + tap / 3, w = 2 * j - 1 + tap % 3;
+            if (h < 0 || w < 0) continue;
+            const auto at = static_cast<size_t>((plane * 6 + h) * width + w);
+            const bool wins = best == data.size() || data[at] > data[best] ||
+                              (std::isnan(data[at]) && !std::isnan(data[best]));
+            if (wins) best = at;
+          }
+          y.push_back(data[best]);
+          dx[best] += 1;
+        }
+      }
+    }
+    for (const MemoryFormat format : kFormats) {
+      for (const DType dtype : kDTypes) {
+        SCOPED_TRACE(concat(width, " ", format, " ", dtype));
+        const Tensor x = tensor(shape, data, dtype, format);
+        const Tensor got = max_pool2d(x, {{3, 3}, {2, 2}, {1, 1}});
+        EXPECT_TRUE(agrees(values(got), y, dtype, 9));
+        got.backward(ones(got.shape(), dtype));
+        EXPECT_EQ(values(x.grad()), dx);
+      }
+    }
+  }
+}
+
 TEST(MaxPool2dMutants, LastOfEqualsIsRejected) {
   const Shape shape{1, 2, 6, 8};
   const Values data = tied_values(shape);
