@@ -84,34 +84,29 @@ __global__ void __launch_bounds__(kElementThreads)
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
 }
 
-// The packs of one operand, or its only element in all of them; as words, so that what the branch
-// joins stays in whole registers.
+// The packs of one operand, or its only element in all of them. What the branch joins stays in
+// whole words.
 template <class T>
 struct MapOperand {
-  using Word = word_t<16>;
   static constexpr int N = kFullPack<T>;
+  using Packed = Raw<T, N>;
   const T* x;
   bool repeats;
-  Word only = {};
+  Packed only = {};
 
   __device__ __forceinline__ MapOperand(const T* x, bool repeats) : x(x), repeats(repeats) {
     if (!repeats) return;
     const Pack<T, N> pack = repeat_pack<N>(*x);
-    memcpy(&only, &pack, sizeof only);
+    memcpy(&only.word, &pack, sizeof pack);
   }
-  __device__ __forceinline__ void read(Word (&words)[kMapPairPacks], int64_t first,
+  __device__ __forceinline__ void read(Packed (&values)[kMapPairPacks], int64_t first,
                                        int64_t packs) const {
 #pragma unroll
     for (int u = 0; u < kMapPairPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
-      words[u] = only;
-      if (!repeats && i < packs) words[u] = *reinterpret_cast<const Word*>(x + i * N);
+      values[u] = only;
+      if (!repeats && i < packs) values[u].load(x + i * N);
     }
-  }
-  static __device__ __forceinline__ void widen(acc_t<T> (&values)[N], const Word& word) {
-    Pack<T, N> pack;
-    memcpy(&pack, &word, sizeof pack);
-    widen_pack(values, pack);
   }
   __device__ __forceinline__ acc_t<T> at(int64_t i) const {
     return static_cast<acc_t<T>>(x[repeats ? 0 : i]);
@@ -132,7 +127,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const int64_t rest = packs * N + first;
   const Operand left(a, a_repeats), right(b, b_repeats);
   for (; first < packs; first += step) {
-    typename Operand::Word lefts[kMapPairPacks], rights[kMapPairPacks];
+    typename Operand::Packed lefts[kMapPairPacks], rights[kMapPairPacks];
     left.read(lefts, first, packs);
     right.read(rights, first, packs);
 #pragma unroll
@@ -140,8 +135,8 @@ __global__ void __launch_bounds__(kElementThreads)
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
       A as[N], bs[N], results[N];
-      Operand::widen(as, lefts[u]);
-      Operand::widen(bs, rights[u]);
+      lefts[u].unpack(as);
+      rights[u].unpack(bs);
 #pragma unroll
       for (int j = 0; j < N; ++j) results[j] = f(as[j], bs[j]);
       store_pack(y + i * N, narrow_pack<T>(results));

@@ -42,7 +42,7 @@ GRADUS_HD V sign(V d) {
 // factor·v, where a factor of 0 takes away an infinite v (and NaN).
 template <class V>
 GRADUS_HD V share(V factor, V v) {
-  return select((factor > V(0)) | (factor < V(0)), factor * v, factor * V(0));
+  return select((factor > V(0)) | (factor < V(0)), factor * v, factor);
 }
 }  // namespace detail
 

@@ -1,8 +1,8 @@
 // Packs on their way through a kernel that touches each once: loaded past L1, unpacked, rounded and
-// stored as whole accesses.
+// stored in whole accesses.
 #pragma once
 
-#include "cuda/device/round.cuh"
+#include "cuda/device/raw.cuh"
 
 namespace gradus {
 
@@ -22,37 +22,19 @@ __device__ __forceinline__ Pack<T, N> load_pack_once(const T* from) {
   }
 }
 
-// The elements as A; bf16 ones come out of the word that two of them share by one instruction each.
-template <class A, class T, int N>
-__device__ __forceinline__ void widen_pack(A (&values)[N], const Pack<T, N>& pack) {
-  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<A, float> && N % 2 == 0) {
-#pragma unroll
-    for (int j = 0; j < N; j += 2) {
-      uint32_t pair;
-      memcpy(&pair, &pack[j], sizeof pair);
-      values[j] = __uint_as_float(pair << 16);
-      values[j + 1] = __uint_as_float(pair & 0xFFFF0000u);
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = static_cast<A>(pack[j]);
-  }
+template <class T, int N>
+__device__ __forceinline__ void widen_pack(acc_t<T> (&values)[N], const Pack<T, N>& pack) {
+  Raw<T, N> raw;
+  memcpy(&raw.word, &pack, sizeof pack);
+  raw.unpack(values);
 }
 
-// The values rounded to T, as one access: compilers have been seen to store the words of a pack one
-// by one. `to` lies in global memory.
+// The values rounded to T; `to` lies in global memory.
 template <class T, int N>
 __device__ __forceinline__ void store_rounded(T* to, const acc_t<T> (&values)[N]) {
-  const Pack<T, N> pack = round_pack<T>(values);
-  if constexpr (sizeof pack == 16) {
-    uint4 word;
-    memcpy(&word, &pack, sizeof word);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),
-                 "r"(word.z), "r"(word.w)
-                 : "memory");
-  } else {
-    store_pack(to, pack);
-  }
+  Raw<T, N> raw;
+  raw.round(values);
+  raw.store(to);
 }
 
 }  // namespace gradus
