@@ -32,7 +32,7 @@ void wgrad(Cuda& cuda, DepthwiseWgrad p, int64_t images, const Image& x, const A
   p.strips = divisor(strips), p.rows = divisor(p.out_h);
   p.items = strips * p.out_h * images;
   const int64_t tiles = ceil_div(packs, p.lanes);
-  const Chunks slices = plan_conv_depthwise_wgrad(p.items, tiles);
+  const Chunks slices = plan_conv_depthwise_wgrad(dtype_of<T>, p.items, tiles);
   p.items_per_slice = slices.size;
   p.partials =
       cuda.workspace(static_cast<size_t>(slices.count * p.channels * 9) * sizeof(acc_t<T>));

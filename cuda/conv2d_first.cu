@@ -38,6 +38,15 @@ void forward(Cuda& cuda, const FirstConv& p) {
                 conv2d_first_forward<T, Channels, kPixels>, p);
 }
 
+template <class T, int Channels, int N, int Steps>
+void forward_tensor(Cuda& cuda, const FirstConv& p) {
+  const size_t shared = sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
+                        sizeof(T) * Channels * static_cast<size_t>(p.tile.halo_pixels());
+  const dim3 grid(stepping_blocks(p.tiles, 1, kConvBlocks),
+                  static_cast<unsigned>(ceil_div(p.k, N * 8)));
+  launch_kernel(cuda, {grid, 256, shared}, conv2d_first_tensor<T, Channels, N, Steps>, p);
+}
+
 template <class T, int Channels, int M, int N>
 void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
   constexpr int kWarps = 8;
@@ -70,8 +79,16 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
   p.weights = call.w.data;
   p.bias = call.bias.data;
   p.out = call.out.data;
+  const bool tensor = conv_first_is_tensor(call.problem());
   visit_first(call.dtype, call.in.channels, [&](auto type, auto channels) {
-    forward<typename decltype(type)::type, decltype(channels)::value>(cuda, p);
+    using T = typename decltype(type)::type;
+    constexpr int kChannels = decltype(channels)::value;
+    constexpr int kSteps = kFirstPositions * static_cast<int>(sizeof(T)) / 32;
+    if (!tensor) return forward<T, kChannels>(cuda, p);
+    if (kChannels == 1 && call.taps() <= kFirstPositions / 2) {
+      return forward_tensor<T, 1, 4, kSteps / 2>(cuda, p);
+    }
+    forward_tensor<T, kChannels, 8, kSteps>(cuda, p);
   });
 }
 

@@ -18,10 +18,12 @@ inline bool conv_is_direct(int64_t channels, int64_t taps) {
   return channels <= 4 && channels * taps <= 160;
 }
 
-// Rows of the maps that a block of a first layer has at a time: 32 KB of y, equal parts.
+// Rows of the maps that a block of a first layer has at a time, equal parts: 64 KB of y, or 32 KB
+// of dy, of which shared memory holds two.
 inline HaloTile plan_conv_first(const ConvProblem& problem) {
   const int64_t row = problem.q * problem.k * size_of(problem.dtype);
-  const int64_t most = std::max<int64_t>(1, 32 * 1024 / row);
+  const int64_t bytes = problem.kind == ConvProblem::Kind::weight ? 32 * 1024 : 64 * 1024;
+  const int64_t most = std::max<int64_t>(1, bytes / row);
   return halo_tile(problem, 1, ceil_div(problem.p, ceil_div(problem.p, most)), problem.q);
 }
 
@@ -32,7 +34,7 @@ inline int64_t conv_first_shared(const ConvProblem& problem) {
   if (problem.kind == ConvProblem::Kind::weight) {
     return (tile.pixels() + 16) * (2 * (64 * size + 32) + 4) + 2 * size * x;
   }
-  return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + x);
+  return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + tile.pixels() + x);
 }
 
 // First layers: their own kernels where y is channels-last and whole 16-byte vectors. The gradient
@@ -50,6 +52,12 @@ inline bool conv_is_first(const ConvProblem& problem) {
   return conv_first_shared(problem) <= kHaloShared;
 }
 
+// Positions (r, s, c) whose weights the tensor-core kernel of a first layer holds in registers.
+inline constexpr int kFirstPositions = 32;
+inline bool conv_first_is_tensor(const ConvProblem& problem) {
+  return problem.math == ConvMath::tensor && problem.taps() * problem.c <= kFirstPositions;
+}
+
 // Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
 inline bool conv_is_depthwise(const ConvProblem& problem) {
   const Window& window = problem.window;
@@ -62,8 +70,10 @@ inline bool conv_is_depthwise(const ConvProblem& problem) {
 
 // Rows of a thread of the depthwise kernels, and slices of their weight gradient.
 inline int plan_conv_depthwise_rows(DType dtype) { return is_half(dtype) ? 8 : 2; }
-inline Chunks plan_conv_depthwise_wgrad(int64_t strips, int64_t channel_tiles) {
-  return plan_chunks(strips, 64, std::max<int64_t>(1, 2 * kHaloProcessors / channel_tiles));
+// 16-bit vectors are twice as many channels, whose sums leave room for one block only.
+inline Chunks plan_conv_depthwise_wgrad(DType dtype, int64_t strips, int64_t channel_tiles) {
+  const int64_t blocks = is_half(dtype) ? kHaloProcessors : 2 * kHaloProcessors;
+  return plan_chunks(strips, 64, std::max<int64_t>(1, blocks / channel_tiles));
 }
 
 // How a convolution is computed.
