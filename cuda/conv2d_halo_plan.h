@@ -11,6 +11,8 @@ inline constexpr int64_t kHaloShared = 227 * 1024, kHaloSharedOfTwo = 113 * 1024
 inline constexpr int64_t kHaloProcessors = kConvBlocks / 3;
 // Warps of a gather's block, pixels that each has at a time.
 inline constexpr int kHaloWarps = 8, kHaloPixels = 32;
+// Images of a tile.
+inline constexpr int kHaloMostImages = 16;
 
 // 32-byte steps of a pixel in shared memory: 2 or 4 for 16-bit types, 4 or 8 for f32, enough for 32
 // or 64 channels; 0 for more.
@@ -122,6 +124,16 @@ inline int halo_most_taps(const HaloAxis* axes, int phases) {
   return most;
 }
 
+// Bytes of shared memory of a gather: its weights, its tables of pixels and its tiles.
+inline int64_t halo_gather_shared(const HaloGatherPlan& plan) {
+  const HaloGather& p = plan.shape;
+  const int64_t taps = halo_most_taps(p.h, p.phases_h) * halo_most_taps(p.w, p.phases_w);
+  const int64_t weights = plan.width * (taps * plan.steps * 32 + 16);
+  const int64_t pixels = ceil_div(p.tile.pixels(), kHaloPixels) * kHaloPixels;
+  const int64_t tables = pixels * int64_t{sizeof(int) + sizeof(HaloTarget)};
+  return weights + tables + p.stages * int64_t{p.tile.halo_pixels()} * (plan.steps * 32 + 16);
+}
+
 // The plan with tiles of `rows` x `columns` outputs of `images` images. Its cost is that of the
 // longest-working multiprocessor in pixels: those multiplied, in whole rounds of the block's warps,
 // and half as much for each one loaded. Measured: a second stage saves a little where two blocks
@@ -138,10 +150,7 @@ inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int
   p.column_tiles = static_cast<int>(ceil_div(p.w[0].outputs, columns));
   p.tiles = static_cast<int>(ceil_div(p.images, images)) * p.row_tiles * p.column_tiles;
   p.stages = stages;
-  const int64_t taps = halo_most_taps(p.h, p.phases_h) * halo_most_taps(p.w, p.phases_w);
-  plan.shared = ceil_div(ceil_div(p.columns, p.channel_tiles), plan.width) * plan.width *
-                    (taps * plan.steps * 32 + 16) +
-                int64_t{stages} * p.tile.halo_pixels() * (plan.steps * 32 + 16);
+  plan.shared = halo_gather_shared(plan);
   if (plan.shared > kHaloShared) return {};
   const bool two = plan.width < 64 && plan.shared <= kHaloSharedOfTwo;
   const int64_t resident = two ? 2 : 1;
@@ -182,7 +191,7 @@ inline HaloGatherPlan plan_halo_gather(const ConvProblem& problem) {
       if (next != rows) consider(1, rows = next, columns);
     }
   }
-  for (int images = 2; images <= 16; images *= 2) consider(images, height, width);
+  for (int images = 2; images <= kHaloMostImages; images *= 2) consider(images, height, width);
   return best;
 }
 
@@ -253,7 +262,7 @@ inline HaloWgradPlan plan_halo_wgrad(const ConvProblem& problem) {
   for (int64_t parts = 1; !fits(1, rows); rows = ceil_div(problem.p, ++parts)) {
     if (rows == 1) return {};
   }
-  while (rows == problem.p && images < 16 && problem.n >= 2 * images * most &&
+  while (rows == problem.p && images < kHaloMostImages && problem.n >= 2 * images * most &&
          fits(2 * images, rows)) {
     images *= 2;
   }
@@ -279,7 +288,11 @@ inline bool conv_is_halo(const ConvProblem& problem) {
   if (std::max(window.kernel[0], window.kernel[1]) > HaloAxis::kMaxTaps) return false;
   if (std::max(window.stride[0], window.stride[1]) > HaloGather::kMaxPhases) return false;
   // What the kernels count in 32 bits, and the grid's limits.
-  if (problem.n * std::max(problem.p * problem.q, problem.h * problem.w) > INT32_MAX) return false;
+  const int64_t image = std::max(problem.p * problem.q, problem.h * problem.w);
+  if (problem.n * image > INT32_MAX) return false;
+  if (image * problem.groups * std::max(problem.c, problem.k) > INT32_MAX / kHaloMostImages) {
+    return false;
+  }
   if (problem.c * problem.k * problem.taps() > INT32_MAX) return false;
   if (problem.groups * (ceil_div(problem.c, 16) + ceil_div(problem.k, 16)) > 8192) return false;
   if (std::max(window.span(0), window.span(1)) > 1024) return false;

@@ -204,6 +204,20 @@ TEST(ConvPlan, HaloAxesMeetTheSameInputsAsTheDefinition) {
   EXPECT_EQ(problems, 210);
 }
 
+void expect_covers_and_fits(const HaloGatherPlan& plan, int64_t n, int64_t columns) {
+  const HaloGather& p = plan.shape;
+  ASSERT_GT(plan.blocks, 0);
+  EXPECT_LE(plan.blocks, p.tiles);
+  EXPECT_LE(plan.shared, kHaloShared);
+  EXPECT_GE(p.row_tiles * p.tile.rows, p.h[0].outputs);
+  EXPECT_GE(p.column_tiles * p.tile.columns, p.w[0].outputs);
+  EXPECT_GE(int64_t{p.tiles} * p.tile.images, n * p.row_tiles * p.column_tiles);
+  if (p.tile.images > 1) {
+    EXPECT_EQ(p.row_tiles * p.column_tiles, 1);
+  }
+  EXPECT_GE(p.channel_tiles * plan.width, columns);
+}
+
 // Tiles cover the outputs, and what a block asks for fits shared memory.
 TEST(ConvPlan, HaloTilesCoverAndFit) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -214,19 +228,8 @@ TEST(ConvPlan, HaloTilesCoverAndFit) {
             const Window window{.kernel = 3, .stride = stride, .padding = 1};
             SCOPED_TRACE(concat(dtype, " n ", n, " side ", side, " stride ", stride, " c ", c));
             for (const Kind kind : {Kind::forward, Kind::input}) {
-              const HaloGatherPlan plan =
-                  plan_halo_gather(problem_of(kind, dtype, n, c, c, side, window));
-              const HaloGather& p = plan.shape;
-              ASSERT_GT(plan.blocks, 0);
-              EXPECT_LE(plan.blocks, p.tiles);
-              EXPECT_LE(plan.shared, kHaloShared);
-              EXPECT_GE(p.row_tiles * p.tile.rows, p.h[0].outputs);
-              EXPECT_GE(p.column_tiles * p.tile.columns, p.w[0].outputs);
-              EXPECT_GE(int64_t{p.tiles} * p.tile.images, n * p.row_tiles * p.column_tiles);
-              if (p.tile.images > 1) {
-                EXPECT_EQ(p.row_tiles * p.column_tiles, 1);
-              }
-              EXPECT_GE(p.channel_tiles * plan.width, c);
+              const ConvProblem problem = problem_of(kind, dtype, n, c, c, side, window);
+              expect_covers_and_fits(plan_halo_gather(problem), n, c);
             }
             const HaloWgradPlan plan =
                 plan_halo_wgrad(problem_of(Kind::weight, dtype, n, c, c, side, window));

@@ -67,4 +67,9 @@ struct HaloWgrad {
   int row_units = 1, column_units = 1, splits = 1;  // of the warps
 };
 
+// Where a pixel of a tile goes in `out`, from the first one, and its column; offset -1: nowhere.
+struct HaloTarget {
+  int offset, column;
+};
+
 }  // namespace gradus
