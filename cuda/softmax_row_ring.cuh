@@ -11,6 +11,10 @@
 
 namespace gradus {
 
+// 16-bit values take more time to compute than to move, and more warps to fill it.
+template <class T>
+inline constexpr int kRingThreads = sizeof(T) == 2 ? 512 : 256;
+
 // The largest of a thread's values.
 template <class T>
 __device__ __forceinline__ acc_t<T> thread_max(const T* values, int packs) {
@@ -21,7 +25,7 @@ __device__ __forceinline__ acc_t<T> thread_max(const T* values, int packs) {
     constexpr PairMax<T> larger;
     Raw<T, 2> pair{PairMax<T>::kLeast};
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < packs; i += kSoftmaxThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < packs; i += kRingThreads<T>) {
       raw.load(values + i * N);
       pair.word =
           larger(pair.word, larger(larger(raw.word.x, raw.word.y), larger(raw.word.z, raw.word.w)));
@@ -32,7 +36,7 @@ __device__ __forceinline__ acc_t<T> thread_max(const T* values, int packs) {
   } else {
     A max = A(-INFINITY), v[N];
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < packs; i += kSoftmaxThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < packs; i += kRingThreads<T>) {
       raw.load(values + i * N);
       raw.unpack(v);
 #pragma unroll
@@ -50,7 +54,7 @@ __device__ __forceinline__ acc_t<T> thread_max(const T* values, int packs) {
 // needs   16-byte alignment
 // order   a thread's packs, threads of a block, blocks of the cluster in turn
 template <class T, bool kLog>
-__global__ void __launch_bounds__(kSoftmaxThreads, 1)
+__global__ void __launch_bounds__(kRingThreads<T>, 1)
     softmax_forward_row_ring(const T* __restrict__ x, T* __restrict__ y,
                              const __grid_constant__ SoftmaxRing plan) {
   using A = acc_t<T>;
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, 1)
   const auto fetch = [&](int turn) {
     const int64_t row = first + turn * step;
     if (row < plan.rows) {
-      for (int i = thread; i < packs; i += kSoftmaxThreads) {
+      for (int i = thread; i < packs; i += kRingThreads<T>) {
         copy_async_once<16>(shared_address(held(turn) + i * N), x + place(row) + i * N);
       }
     }
@@ -86,7 +90,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, 1)
     A max = block_reduce(thread_max(values, packs), SoftmaxMax{}, A(-INFINITY));
     const A base = base_of(max);
 #pragma unroll 2
-    for (int i = thread; i < packs; i += kSoftmaxThreads) {  // 2 sum
+    for (int i = thread; i < packs; i += kRingThreads<T>) {  // 2 sum
       raw.load(values + i * N);
       raw.unpack(v);
 #pragma unroll
@@ -107,7 +111,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, 1)
     sum = kLog ? Math::log_of(sum) : Math::inverse(sum);
     T* to = y + place(first + turn * step);
 #pragma unroll 2
-    for (int i = thread; i < packs; i += kSoftmaxThreads) {  // 3 write
+    for (int i = thread; i < packs; i += kRingThreads<T>) {  // 3 write
       raw.load(values + i * N);
       raw.unpack(v);
 #pragma unroll
@@ -135,7 +139,7 @@ void softmax_forward_row_ring(Cuda& cuda, const SoftmaxRing& plan, const Softmax
   size.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(plan.cluster);
-  config.blockDim = dim3(kSoftmaxThreads);
+  config.blockDim = dim3(kRingThreads<T>);
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = cuda.stream();
   config.attrs = &size;
