@@ -252,5 +252,43 @@ TEST(ConvPlan, HaloTilesCoverAndFit) {
   }
 }
 
+// What a first layer's kernels ask for fits, its rows of y are equal parts, and what does not fit
+// goes elsewhere.
+TEST(ConvPlan, FirstTilesFitSharedMemory) {
+  int first = 0, elsewhere = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Kind kind : {Kind::forward, Kind::weight}) {
+      for (const int64_t c : {1, 3, 4}) {
+        for (const int64_t k : {8, 32, 64, 200}) {
+          for (const int64_t side : {5, 28, 224, 1000, 20000}) {
+            const ConvProblem problem = problem_of(kind, dtype, 4, c, k, side, kSame);
+            if (!conv_is_first(problem)) {
+              ++elsewhere;
+              EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);
+              continue;
+            }
+            ++first;
+            const HaloTile tile = plan_conv_first(problem);
+            EXPECT_LE(conv_first_shared(problem), kHaloShared);
+            EXPECT_EQ(tile.columns, problem.q);
+            EXPECT_LE(tile.rows, problem.p);
+            EXPECT_LT(ceil_div(problem.p, tile.rows) * tile.rows - problem.p,
+                      ceil_div(problem.p, tile.rows));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(first, 150);
+  EXPECT_GT(elsewhere, 10);
+}
+
+// Offsets within an image's results are counted in 32 bits: images beyond that go elsewhere.
+TEST(ConvPlan, HaloLeavesHugeImages) {
+  EXPECT_TRUE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 1, 32, 32, 2000, kSame)));
+  EXPECT_FALSE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 1, 32, 32, 2100, kSame)));
+  EXPECT_FALSE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 600, 32, 32, 2000, kSame)));
+}
+
 }  // namespace
 }  // namespace gradus
