@@ -85,8 +85,15 @@ TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
 
 TEST(ComparePage, OfTheCpuAloneSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
-  const LoadedPage page = Browser().load(cli::compare_page(of_layers(false)), "row=1&theme=dark");
+  json report = of_layers(false);
+  for (json& value : report["rows"][1]["values"]) value["differences"] = nullptr;
+  const LoadedPage page = Browser().load(cli::compare_page(report), "row=1&theme=dark");
   expect_loaded(page);
+  const std::string details =
+      between(page.dom, "<section class=\"details\"", "</section>").value_or("");
+  EXPECT_NE(details.find("group_norm"), std::string::npos);
+  for (const char* text : {"null", "undefined", "NaN"})
+    EXPECT_EQ(details.find(text), std::string::npos) << text;
   expect_fits(Browser(500).load(cli::compare_page(of_layers(false)), "row=1"));
   EXPECT_NE(page.dom.find("The CPU against f64"), std::string::npos);
   EXPECT_NE(page.dom.find("4 rows, all within tolerance"), std::string::npos);

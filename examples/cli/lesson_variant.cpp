@@ -20,7 +20,12 @@ Values values_of(const Derivation& derivation, std::string_view step) {
 
 json rounded_all(const Values& values) {
   json result = json::array();
-  for (const double value : values) result.push_back(rounded(value));
+  for (const double value : values) {
+    if (std::isfinite(value))
+      result.push_back(rounded(value));
+    else
+      result.push_back(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  }
   return result;
 }
 
@@ -174,6 +179,14 @@ json lesson_variant(const Derivation& derivation) {
   }
   out["checks"] = checks_of(derivation);
   out["slips"] = slips_of(derivation);
+  const explain::HalfNote& half = derivation.half;
+  if (half.x.defined()) {
+    out["half"] = {{"text", half.text},
+                   {"x", rounded_all(half.x)},
+                   {"squares", rounded_all(half.squares)},
+                   {"wrong", rounded_all(half.wrong)},
+                   {"right", rounded_all(half.right)}};
+  }
   return out;
 }
 

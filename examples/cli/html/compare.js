@@ -65,7 +65,8 @@ const svg = (markup, attributes) => {
 function bars(histogram, width, height) {
   const most = Math.log1p(Math.max(1, ...histogram)), step = width / histogram.length;
   return histogram.map((count, k) => {
-    const tall = count > 0 ? Math.max(2, height * Math.log1p(count) / most) : 0;
+    if (count === 0) return '';
+    const tall = Math.max(2, height * Math.log1p(count) / most);
     return `<rect class="bin${data.ulp_edges[k] == null || data.ulp_edges[k] > 16 ? ' far' : ''}" x="${(k * step).toFixed(2)}" y="${(height - tall).toFixed(2)}" width="${(step - 1).toFixed(2)}" height="${tall.toFixed(2)}"><title>${binName(k)}: ${count} values</title></rect>`;
   }).join('');
 }
@@ -150,7 +151,7 @@ function drawDetails() {
     h('p', {class: 'small soft'}, `The longest sum behind any value has ${row.reduction} terms, which the tolerances come from. All errors are against ${data.reference}.`),
     h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['value', 'device', 'error, of allowed', 'ulp, largest', 'ulp, mean', 'relative, largest', 'beyond', 'worst at', ...devices, 'reference'].map((title, k) =>
       h('th', {class: k < 2 ? 'text' : ''}, title)))), h('tbody', {}, row.values.flatMap(valueRows)))),
-    differencesTable(row),
+    differencesTable(row) ?? '',
     h('div', {class: 'maps two'}, devices.map((device) => histogramFigure(histogramOf(row, device), `${nameOf(device)}: errors in ulp, all values`))));
 }
 
@@ -194,7 +195,7 @@ const main = h('main', {},
   trainSection(),
   h('section', {}, h('h2', {}, data.what === 'train' ? 'The layers at the last step' : 'Errors and times'),
     h('div', {class: 'tools'}, filter, dtypes.length > 1 ? dtypeChoice : null, count),
-    h('div', {class: 'scroll'}, table)),
+    h('div', {class: 'scroll tall'}, table)),
   details, timeSection(), roofSection());
 document.body.append(main);
 pageEnd(...data.devices.map((device) => `${device.text}; a large copy moves ${number(device.copy_gb_per_s, 3)} GB/s${

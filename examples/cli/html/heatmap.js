@@ -53,10 +53,10 @@ class HeatMap {
     this.scale ??= largest(this.values || []);
     const width = this.width || this.grid.width;
     this.svg = h('div');  // parsed as markup, which needs no namespace
-    this.svg.innerHTML = `<svg class="map${this.plain ? ' plain' : ''}" viewBox="0 0 ${width} ${this.grid.height + 3}" role="img"
-      tabindex="0"></svg>`;
+    this.svg.innerHTML = `<svg class="map${this.plain ? ' plain' : ''}" viewBox="0 0 ${width} ${this.grid.height + 3}" role="application"
+      aria-roledescription="heat map" tabindex="0"></svg>`;
     this.svg = this.svg.firstChild;
-    this.svg.setAttribute('aria-label', `${this.label}: heat map; arrow keys move from value to value`);
+    this.svg.setAttribute('aria-label', `${this.label}; arrow keys move from value to value`);
     this.svg.dataset.key = this.key;
     this.svg.innerHTML = this.labels() + this.cells() + '<g class="over"></g>';
     this.groups = [...this.svg.querySelectorAll('g.cells')];

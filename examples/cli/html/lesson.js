@@ -97,13 +97,29 @@ function drawParameters() {
 }
 
 function drawChecks() {
-  const rows = variant.checks.map((check) => h('tr', {}, h('td', {class: 'wrap text'}, m(check.name)), h('td', {class: 'num'}, number(check.value)),
+  const rows = variant.checks.map((check) => h('tr', {}, h('td', {class: 'wrap text'}, m(check.name), h('div', {class: 'small soft'}, check.why)),
+    h('td', {class: 'num'}, number(check.value)),
     h('td', {class: 'num'}, check.bound == null ? '' : number(check.bound)),
     h('td', {class: 'text ' + (check.ok ? 'good' : 'bad')}, check.ok ? '✓ holds' : '✗ fails')));
   section('Checks', h('div', {class: 'scroll'}, h('table', {class: 'checks'}, h('thead', {}, h('tr', {},
       ['what must hold', 'largest', 'at most', ''].map((name) => h('th', {class: 'text'}, name)))), h('tbody', {}, rows))),
     h('div', {class: 'maps two'}, figure(mapOf('dx'), ...shown('dx', 'by the formula')),
       figure(mapOf('fd', {scale: largest(variant.t.dx)}), m('<b>dx</b>'), m('measured: (<i>L</i>(<i>x</i> + <i>h</i>) − <i>L</i>(<i>x</i> − <i>h</i>))/2<i>h</i>'))));
+}
+
+// f16 has infinities where JSON has none.
+const kNotFinite = {inf: Infinity, '-inf': -Infinity, nan: NaN};
+const revived = (values) => values.map((value) => kNotFinite[value] ?? value);
+
+function drawHalf() {
+  const half = variant.half;
+  if (!half) return;
+  const y = revived(half.right), scale = largest(y);
+  const map = (key, values, options) => new HeatMap({key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: revived(values), onselect: select, ...options});
+  section('In half precision', h('p', {}, half.text), h('div', {class: 'maps two'},
+    figure(map('x', half.x), m('<b><i>x</i></b>'), 'as f16 holds it'),
+    figure(map('x', half.squares), h('b', {}, isSoftmax ? 'exponentials' : 'squares'), 'taken in f16'),
+    figure(map('y', half.wrong, {scale}), m('<b><i>y</i></b>'), 'by way of them: wrong'), figure(map('y', half.right, {scale}), m('<b><i>y</i></b>'), 'as gradus computes it')));
 }
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
@@ -130,6 +146,7 @@ function draw() {
   drawParameters();
   drawChecks();
   drawSlips();
+  drawHalf();
   data.controls.forEach((control) => control.update());
   if (selected && selected.i < variant.t.x.length) show();
   else unselect();
