@@ -15,6 +15,7 @@ packages=(
   "libfmt-dev             /usr/include/fmt/core.h"
   "nlohmann-json3-dev     /usr/include/nlohmann/json.hpp"
   "zlib1g-dev             /usr/include/zlib.h"
+  "libzip-dev             /usr/include/zip.h"
   "libcli11-dev           /usr/include/CLI/CLI.hpp"
   "libgtest-dev           /usr/include/gtest/gtest.h"
   "dataset-fashion-mnist  /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"

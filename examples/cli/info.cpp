@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <unistd.h>
+#include <zip.h>
 #include <zlib.h>
 
 #include <CLI/Version.hpp>
@@ -69,6 +70,7 @@ Json libraries_json() {
       {"fmt",
        fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"zlib", zlibVersion()},
+      {"libzip", zip_libzip_version()},
       {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
                                     NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
       {"cli11", CLI11_VERSION}};

@@ -1,5 +1,6 @@
 #include "nn/io/npy.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -9,6 +10,7 @@
 #include "nn/io/atomic_file.h"
 #include "nn/io/byte_count.h"
 #include "nn/io/input_file.h"
+#include "nn/io/npy_bytes.h"
 
 namespace gradus::nn {
 
@@ -34,7 +36,9 @@ constexpr std::array<Descr, 6> kDescrs{{{DType::f64, "<f8"},
 // The header's dictionary; from left to right, nothing skipped but spaces.
 class HeaderParser {
  public:
-  HeaderParser(const InputFile& file, std::string_view text) : file_(file), text_(text) {}
+  HeaderParser(const NpySource& source, std::string_view text) : source_(source), text_(text) {}
+
+  bool is_fortran() const { return *fortran_; }
 
   NpyArray parse() {
     expect('{');
@@ -46,9 +50,9 @@ class HeaderParser {
       }
     }
     skip_spaces();
-    file_.require(text_.substr(at_) == "\n", "the npy header must end with spaces and a newline");
-    file_.require(dtype_ && row_major_ && shape_,
-                  "the npy header needs the keys descr, fortran_order and shape");
+    source_.require(text_.substr(at_) == "\n", "the npy header must end with spaces and a newline");
+    source_.require(dtype_ && fortran_ && shape_,
+                    "the npy header needs the keys descr, fortran_order and shape");
     return {.dtype = *dtype_, .shape = *shape_, .bytes = {}};
   }
 
@@ -59,29 +63,29 @@ class HeaderParser {
     skip_spaces();
     if (key == "descr" && !dtype_) {
       dtype_ = parse_descr();
-    } else if (key == "fortran_order" && !row_major_) {
-      row_major_ = parse_order();
+    } else if (key == "fortran_order" && !fortran_) {
+      fortran_ = parse_order();
     } else if (key == "shape" && !shape_) {
       shape_ = parse_shape();
     } else {
-      file_.refuse("the npy header has an unknown or repeated key '", key, "'");
+      source_.refuse("the npy header has an unknown or repeated key '", key, "'");
     }
   }
 
   DType parse_descr() {
-    file_.require(at_char() != '[', "structured npy arrays are not supported");
+    source_.require(at_char() != '[', "structured npy arrays are not supported");
     const std::string_view code = parse_string();
     const auto found = std::ranges::find(kDescrs, code, &Descr::code);
-    file_.require(found != kDescrs.end(), "npy descr must be '<f8', '<f4', '<f2', '|u1', '<i4' or ",
-                  "'<i8', got '", code, "'");
+    source_.require(found != kDescrs.end(),
+                    "npy descr must be '<f8', '<f4', '<f2', '|u1', '<i4' or ", "'<i8', got '", code,
+                    "'");
     return found->dtype;
   }
 
   bool parse_order() {
-    file_.require(!accept_word("True"), "fortran_order is True; only row-major npy arrays can be ",
-                  "read");
-    file_.require(accept_word("False"), "fortran_order must be True or False", place());
-    return true;
+    if (accept_word("True")) return true;
+    source_.require(accept_word("False"), "fortran_order must be True or False", place());
+    return false;
   }
 
   Shape parse_shape() {
@@ -89,13 +93,13 @@ class HeaderParser {
     Shape shape;
     bool comma = true;
     while (!accept(')')) {
-      file_.require(comma, "the npy shape lacks a comma", place());
-      file_.require(shape.rank() < kMaxRank, "npy arrays of at most ", kMaxRank,
-                    " dimensions can be read");
+      source_.require(comma, "the npy shape lacks a comma", place());
+      source_.require(shape.rank() < kMaxRank, "npy arrays of at most ", kMaxRank,
+                      " dimensions can be read");
       shape.append(parse_extent());
       comma = accept(',');
-      file_.require(comma || shape.rank() != 1, "a npy shape of one extent is written (", shape[0],
-                    ",), with a comma");
+      source_.require(comma || shape.rank() != 1, "a npy shape of one extent is written (",
+                      shape[0], ",), with a comma");
     }
     return shape;
   }
@@ -107,8 +111,8 @@ class HeaderParser {
     int64_t value = 0;
     const auto result = std::from_chars(begin, end, value);
     const bool leading_zero = *begin == '0' && result.ptr - begin > 1;
-    file_.require(result.ec == std::errc() && *begin != '-' && !leading_zero,
-                  "npy extents must be integers from 0 to 2^63 - 1", place());
+    source_.require(result.ec == std::errc() && *begin != '-' && !leading_zero,
+                    "npy extents must be integers from 0 to 2^63 - 1", place());
     at_ += result.ptr - begin;
     return value;
   }
@@ -116,9 +120,9 @@ class HeaderParser {
   std::string_view parse_string() {
     skip_spaces();
     const char quote = at_char();
-    file_.require(quote == '\'' || quote == '"', "the npy header lacks a quoted string", place());
+    source_.require(quote == '\'' || quote == '"', "the npy header lacks a quoted string", place());
     const size_t end = text_.find(quote, at_ + 1);
-    file_.require(end != std::string_view::npos, "a string in the npy header does not end");
+    source_.require(end != std::string_view::npos, "a string in the npy header does not end");
     const std::string_view value = text_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     return value;
@@ -142,42 +146,81 @@ class HeaderParser {
   }
 
   void expect(char wanted) {
-    file_.require(accept(wanted), "the npy header lacks '", std::string(1, wanted), "'", place());
+    source_.require(accept(wanted), "the npy header lacks '", std::string(1, wanted), "'", place());
   }
 
   char at_char() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   std::string place() const { return concat(" at byte ", at_, " of the header"); }
 
-  const InputFile& file_;
+  const NpySource& source_;
   std::string_view text_;
   size_t at_ = 0;
   std::optional<DType> dtype_;
-  std::optional<bool> row_major_;
+  std::optional<bool> fortran_;
   std::optional<Shape> shape_;
 };
 
+// The bytes of a source, from front to back.
+class Cursor {
+ public:
+  explicit Cursor(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  int64_t remaining() const { return std::ssize(rest_); }
+  // Up to `most` bytes.
+  std::string_view take(size_t most) {
+    const std::span<const std::byte> taken = rest_.first(std::min(most, rest_.size()));
+    rest_ = rest_.subspan(taken.size());
+    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+  }
+  // The rest.
+  std::span<const std::byte> rest() const { return rest_; }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
 // A little-endian number of `bytes` bytes.
-uint32_t read_number(InputFile& file, size_t bytes) {
-  std::array<uint8_t, 4> raw{};
-  file.require(file.read(std::span(raw).first(bytes)) == bytes, "truncated npy header");
-  return std::bit_cast<uint32_t>(raw);
+uint32_t read_number(const NpySource& source, Cursor& cursor, size_t bytes) {
+  const std::string_view raw = cursor.take(bytes);
+  source.require(raw.size() == bytes, "truncated npy header");
+  uint32_t number = 0;
+  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<uint8_t>(raw[i]);
+  return number;
 }
 
-std::string read_header(InputFile& file) {
-  std::string magic(kMagic.size(), '\0');
-  file.require(file.read(std::span(magic)) == kMagic.size() && magic == kMagic,
-               "is not a npy file: must begin with \\x93NUMPY");
-  const uint32_t major = read_number(file, 1);
-  const uint32_t minor = read_number(file, 1);
-  file.require(major >= 1 && major <= 3 && minor == 0, "npy version must be 1.0, 2.0 or 3.0, got ",
-               major, ".", minor);
-  const uint32_t length = read_number(file, major == 1 ? 2 : 4);
-  file.require(length <= kMaxHeaderBytes, "the npy header must have at most ", kMaxHeaderBytes,
-               " bytes, got ", length);
-  std::string text(length, '\0');
-  const size_t got = file.read(std::span(text));
-  file.require(got == length, "truncated npy header: needs ", length, " bytes, has ", got);
+std::string_view read_header(const NpySource& source, Cursor& cursor) {
+  source.require(cursor.take(kMagic.size()) == kMagic,
+                 "is not a npy file: must begin with \\x93NUMPY");
+  const uint32_t major = read_number(source, cursor, 1);
+  const uint32_t minor = read_number(source, cursor, 1);
+  source.require(major >= 1 && major <= 3 && minor == 0,
+                 "npy version must be 1.0, 2.0 or 3.0, got ", major, ".", minor);
+  const uint32_t length = read_number(source, cursor, major == 1 ? 2 : 4);
+  source.require(length <= kMaxHeaderBytes, "the npy header must have at most ", kMaxHeaderBytes,
+                 " bytes, got ", length);
+  const std::string_view text = cursor.take(length);
+  source.require(text.size() == length, "truncated npy header: needs ", length, " bytes, has ",
+                 text.size());
   return text;
+}
+
+// The elements of a column-major array (the first index runs fastest) in row-major order.
+std::vector<std::byte> row_major(const Shape& shape, size_t width,
+                                 std::span<const std::byte> columns) {
+  std::vector<std::byte> rows(columns.size());
+  const size_t count = columns.size() / width;
+  for (size_t i = 0; i < count; ++i) {  // index of the element in row-major order
+    size_t rest = i, offset = 0, below = static_cast<size_t>(shape.numel());
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+      const size_t extent = static_cast<size_t>(shape[axis]);
+      below /= extent;
+      offset += rest % extent * below;
+      rest /= extent;
+    }
+    std::ranges::copy(columns.subspan(offset * width, width),
+                      rows.begin() + static_cast<std::ptrdiff_t>(i * width));
+  }
+  return rows;
 }
 
 // "(184,)", "(2, 3)", "()": Python's spelling of a tuple.
@@ -189,26 +232,35 @@ std::string tuple_text(const Shape& shape) {
 
 }  // namespace
 
-NpyArray read_npy(const std::string& path) {
-  InputFile file("read_npy", path);
-  const std::string header = read_header(file);
-  NpyArray array = HeaderParser(file, header).parse();
+NpyArray parse_npy(const NpySource& source, std::span<const std::byte> bytes) {
+  Cursor cursor(bytes);
+  HeaderParser parser(source, read_header(source, cursor));
+  NpyArray array = parser.parse();
   const std::string what = concat(array.dtype, array.shape);
-  const auto bytes = byte_count(array.shape, size_of(array.dtype));
-  file.require(bytes.has_value(), "the size of ", what, " does not fit 63 bits");
-  array.bytes = file.read_payload<std::byte>(*bytes, what);
+  const auto needed = byte_count(array.shape, size_of(array.dtype));
+  source.require(needed.has_value(), "the size of ", what, " does not fit 63 bits");
+  source.require(cursor.remaining() == *needed,
+                 cursor.remaining() < *needed ? "truncated: " : "oversized: ", what, " needs ",
+                 *needed, " bytes of data, has ", cursor.remaining());
+  const std::span<const std::byte> data = cursor.rest();
+  array.bytes = parser.is_fortran() && array.shape.rank() > 1
+                    ? row_major(array.shape, static_cast<size_t>(size_of(array.dtype)), data)
+                    : std::vector(data.begin(), data.end());
   return array;
 }
 
-void write_npy(const std::string& path, DType dtype, const Shape& shape,
-               std::span<const std::byte> bytes) {
-  constexpr std::string_view op = "write_npy";
+NpyArray read_npy(const std::string& path) {
+  InputFile file("read_npy", path);
+  const std::vector<std::byte> bytes = file.read_up_to<std::byte>(*file.remaining());
+  return parse_npy({"read_npy", path}, bytes);
+}
+
+std::string npy_header(std::string_view op, DType dtype, const Shape& shape, int64_t bytes) {
   const auto descr = std::ranges::find(kDescrs, dtype, &Descr::dtype);
   if (descr == kDescrs.end()) fail(ErrorCode::unsupported, op, "npy has no dtype for ", dtype);
   const auto needed = byte_count(shape, size_of(dtype));
   check(needed.has_value(), op, "the size of ", dtype, shape, " does not fit 63 bits");
-  check(*needed == std::ssize(bytes), op, dtype, shape, " has ", *needed, " bytes, got ",
-        bytes.size());
+  check(*needed == bytes, op, dtype, shape, " has ", *needed, " bytes, got ", bytes);
   std::string header = concat("{'descr': '", descr->code,
                               "', 'fortran_order': False, 'shape': ", tuple_text(shape), ", }");
   const int64_t prefix = std::ssize(kMagic) + 4;  // version and length have two bytes each
@@ -216,11 +268,15 @@ void write_npy(const std::string& path, DType dtype, const Shape& shape,
       (prefix + std::ssize(header) + 1 + kAlignment - 1) / kAlignment * kAlignment;
   header.resize(total - prefix - 1, ' ');
   header += '\n';
-  AtomicFile file(std::string(op), path);
-  file.write(kMagic);
   const std::array<char, 4> frame{1, 0, static_cast<char>(header.size() & 0xFF),
                                   static_cast<char>(header.size() >> 8)};
-  file.write(std::string_view(frame.data(), frame.size()));
+  return concat(kMagic, std::string_view(frame.data(), frame.size()), header);
+}
+
+void write_npy(const std::string& path, DType dtype, const Shape& shape,
+               std::span<const std::byte> bytes) {
+  const std::string header = npy_header("write_npy", dtype, shape, std::ssize(bytes));
+  AtomicFile file("write_npy", path);
   file.write(header);
   file.write(bytes);
   file.commit();

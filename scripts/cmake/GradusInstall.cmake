@@ -54,6 +54,7 @@ target_sources(gradus PUBLIC
     nn/forward_observer.h
     nn/init.h
     nn/io/npy.h
+    nn/io/npz.h
     nn/io/safetensors.h
     nn/linear.h
     nn/loss.h
@@ -90,6 +91,7 @@ set(GRADUS_PRIVATE_HEADERS
   nn/io/file_descriptor.h
   nn/io/fingerprint.h
   nn/io/input_file.h
+  nn/io/npy_bytes.h
   nn/io/safetensors_dtype.h
   nn/io/tensor_bytes.h
   nn/match.h
@@ -109,5 +111,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/gradusConfigVer
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/generated/gradusConfig.cmake
               ${PROJECT_BINARY_DIR}/generated/gradusConfigVersion.cmake
+              scripts/cmake/FindLibZip.cmake
         DESTINATION ${GRADUS_PACKAGE_DIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

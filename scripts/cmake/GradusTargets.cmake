@@ -20,7 +20,7 @@ add_library(gradus::gradus ALIAS gradus)
 set_target_properties(gradus PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_STANDARD 20)
 target_compile_features(gradus PUBLIC cxx_std_20)
 target_link_libraries(gradus PRIVATE $<BUILD_INTERFACE:gradus_options> PUBLIC Threads::Threads
-                      PRIVATE fmt::fmt ZLIB::ZLIB $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+                      PRIVATE fmt::fmt ZLIB::ZLIB LibZip::LibZip $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
 # The OpCase lists, one file per op, used by tests, bench and compare.
 add_library(gradus_cases STATIC bench/cases/launches.cpp bench/cases/op_case.cpp)
