@@ -1,9 +1,11 @@
 // `gradus explain`, run as a user runs it.
 
+#include <cmath>
+#include <cstring>
 #include <regex>
 
 #include "autograd/explain/setting.h"
-#include "nn/io/npy.h"
+#include "nn/io/npz.h"
 #include "tests/support/cli.h"
 
 namespace gradus {
@@ -93,6 +95,118 @@ TEST_F(CliExplain, ValuesOfAFile) {
   expect_failure(gradus({"explain", "layer_norm", "--values", "y.npy"}), 1, {"y.npy"});
   expect_failure(gradus({"explain", "layer_norm", "--values", "x.npy", "--shape", "2,2"}), 2,
                  {"--shape excludes --values"});
+}
+
+// A learner's file: the saved input with a gradient of their own.
+class CliExplainCheck : public Cli {
+ protected:
+  // Saves the input of `arguments` and adds the right gradients to it.
+  void claim(const Arguments& arguments) {
+    Arguments command{"explain"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    command.insert(command.end(), {"--save", "in.npz", "--json", "right.json"});
+    const ProcessResult result = gradus(command);
+    ASSERT_EQ(result.status, 0) << result.err;
+    arrays = nn::read_npz(dir_.path("in.npz"));
+    const Json derivation = Json::parse(read_text(dir_.path("right.json")));
+    for (const Json& one : derivation.at("gradients")) {
+      const std::vector<double> values = one.at("value").at("values");
+      const std::vector<int64_t> shape = one.at("value").at("shape");
+      set(one.at("name"), values, Shape(std::span(shape)));
+    }
+  }
+  void set(const std::string& name, const std::vector<double>& values, const Shape& shape) {
+    const auto bytes = std::as_bytes(std::span(values));
+    arrays[name] = {.dtype = DType::f64, .shape = shape, .bytes = {bytes.begin(), bytes.end()}};
+  }
+  std::vector<double> values(const std::string& name) {
+    std::vector<double> values(arrays.at(name).bytes.size() / sizeof(double));
+    std::memcpy(values.data(), arrays.at(name).bytes.data(), arrays.at(name).bytes.size());
+    return values;
+  }
+  ProcessResult check(const std::string& layer, const Arguments& more = {}) {
+    nn::write_npz(dir_.path("mine.npz"), arrays);
+    Arguments command{"explain", layer, "--check", "mine.npz"};
+    command.insert(command.end(), more.begin(), more.end());
+    return gradus(command);
+  }
+  nn::NpyArrays arrays;
+};
+
+TEST_F(CliExplainCheck, RightGradientsOfEveryLayer) {
+  for (const std::string_view name : explain::kLayerNames) {
+    SCOPED_TRACE(std::string(name));
+    claim({std::string(name)});
+    const ProcessResult result = check(std::string(name));
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_TRUE(result.out.starts_with("dx: right. ")) << result.out;
+  }
+  claim({"group_norm", "--shape", "2,6,3", "--groups", "3", "--eps", "0.5"});
+  EXPECT_EQ(check("group_norm").status, 0);  // groups and eps are in the file
+  EXPECT_EQ(check("group_norm", {"--groups", "2"}).status, 1);
+  claim({"batch_norm", "--eval"});
+  EXPECT_EQ(check("batch_norm").status, 0);
+  EXPECT_TRUE(contains(check("batch_norm", {"--train"}).out, "evaluation_formula"));
+}
+
+TEST_F(CliExplainCheck, NamesWhatIsWrong) {
+  claim({"rms_norm"});
+  std::vector<double> dgamma = values("dgamma");
+  for (double& value : dgamma) value /= 3;
+  set("dgamma", dgamma, {5});
+  const ProcessResult result = check("rms_norm");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(contains(result.out, "dx: right. ")) << result.out;
+  EXPECT_TRUE(contains(result.out, "\n  Largest difference ")) << result.out;
+  EXPECT_TRUE(
+      contains(result.out, "dgamma: WRONG, batch_mean: it is divided by the number of rows"))
+      << result.out;
+}
+
+TEST_F(CliExplainCheck, ProposesAnInputThatShowsMore) {
+  claim({"group_norm", "--shape", "1,4,3"});
+  const ProcessResult result = check("group_norm", {"--save", "better.npz"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_TRUE(contains(result.out, "This input cannot tell")) << result.out;
+  EXPECT_EQ(nn::read_npz(dir_.path("better.npz")).at("x").shape, (Shape{3, 4, 3}));
+  claim({"group_norm", "--shape", "3,4,3"});
+  expect_failure(check("group_norm", {"--save", "none.npz"}), 1, {"there is none to propose"});
+}
+
+TEST_F(CliExplainCheck, SingleArrays) {
+  claim({"softmax2d"});
+  for (const char* name : {"x", "dy", "dx"}) {
+    const nn::NpyArray& one = arrays.at(name);
+    nn::write_npy(dir_.path(std::string(name) + ".npy"), one.dtype, one.shape, one.bytes);
+  }
+  const ProcessResult result = gradus(
+      {"explain", "softmax2d", "--check", "x.npy", "--check", "dy=dy.npy", "--check", "dx=dx.npy"});
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+}
+
+TEST_F(CliExplainCheck, RefusesFilesThatDoNotFit) {
+  claim({"rms_norm"});
+  const std::vector<double> dx = values("dx");
+  arrays.erase("dx");
+  arrays.erase("dgamma");
+  expect_failure(check("rms_norm"), 1, {"nothing is claimed"});
+  set("dX", dx, {3, 5});
+  expect_failure(check("rms_norm"), 1, {"mine.npz", "'dX'", "dgamma"});
+  arrays.erase("dX");
+  set("dx", dx, {3, 5});
+  expect_failure(check("group_norm"), 1, {"do not fall into 2 groups"});
+  for (const double groups : {1.5, -1.0, 1e300, static_cast<double>(NAN)}) {
+    set("groups", {groups}, {});
+    expect_failure(check("group_norm"), 1, {"groups cannot be "});
+  }
+  set("groups", {1, 2}, {2});
+  expect_failure(check("group_norm"), 1, {"groups must be one number"});
+  expect_failure(check("rms_norm", {"--check", "x=mine.npz"}), 1, {"mine.npz"});
+  expect_failure(check("rms_norm", {"--check", "mine.npz"}), 1, {"is given twice"});
+  expect_failure(check("rms_norm", {"--json", "a.json"}), 2, {"excludes"});
+  arrays.erase("groups");
+  arrays.erase("x");
+  expect_failure(check("rms_norm"), 1, {"hold no x"});
 }
 
 TEST_F(CliExplain, SeedsDrawTheSameAgain) {

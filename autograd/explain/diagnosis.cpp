@@ -130,7 +130,10 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in) {
                                            "show, and at 1 not even whether it is there");
   }
   if (layout.samples == 1)
-    reasons.push_back("there is a single sample: a forgotten sum over the batch does not show");
+    reasons.push_back(
+        "there is a single sample: neither a forgotten sum over the batch nor statistics of "
+        "another "
+        "one show");
   if (layout.m == 1) reasons.push_back("a set has one element: xhat and dx are 0");
   if (is_constant(in.x)) reasons.push_back("x is the same everywhere: xhat is 0");
   if (reasons.empty()) reasons.push_back("its values happen to hide them");
@@ -220,9 +223,9 @@ std::string Diagnosis::text() const {
                          one.tensor, one.error, one.scale);
       continue;
     }
-    out += fmt::format("{}: WRONG ({}). {}.\n  Largest difference {:.4g}, of terms up to {:.4g}.\n",
+    out += fmt::format("{}: WRONG, {}: {}.\n  Largest difference {:.4g}, of terms up to {:.4g}.\n",
                        one.tensor, to_string(one.slip), one.text, one.error, one.scale);
-    if (one.factors.empty() || one.factors.size() < 2) continue;
+    if (one.factors.size() < 2 || one.residual > 1e-3 * one.scale) continue;  // says nothing
     out += "  Best fit:";
     for (size_t t = 0; t < one.factors.size(); ++t)
       out += fmt::format("{}{:.4f}·{}", t == 0 ? " " : " + ", one.factors[t], one.terms[t]);

@@ -3,7 +3,7 @@
 //
 //   const Setting setting{.layer = Layer::rms_norm};
 //   const Diagnosis d = diagnose(setting, [](const Inputs& in) -> Claim { return mine(in); });
-//   std::puts(d.text().c_str());  // "dx: gamma_outside. gamma was pulled out of m2, ..."
+//   std::puts(d.text().c_str());  // "dx: WRONG, gamma_outside: gamma was pulled ..."
 //
 // An input may hide slips (an upstream of ones, a constant gamma, a single sample): then the
 // diagnosis says which, why, and proposes an input that shows them.

@@ -66,13 +66,11 @@ void add_gamma_slips(std::vector<Candidate>& out, const Problem& p, const Statis
   const auto add = [&](Slip slip, std::string text, const GammaPowers& powers) {
     out.push_back({slip, std::move(text), terms_of(p, s, own, powers, mean)});
   };
-  const std::string sums = mean ? "m1 and m2" : "m2";
-  add(Slip::gamma_outside,
-      "gamma was pulled out of " + sums +
-          ": they must be means of d = dy·gamma, since gamma varies over the set",
+  const std::string means = mean ? "m1 and m2: they must be means of d = dy·gamma"
+                                 : "m2: it must be a mean of d·xhat with d = dy·gamma";
+  add(Slip::gamma_outside, "gamma was pulled out of " + means + ", since gamma varies over the set",
       {.direct = 0, .sums = 0, .outside = 1});
-  add(Slip::gamma_not_in_sums,
-      "gamma is in the direct term only: " + sums + " must be means of d = dy·gamma, not of dy",
+  add(Slip::gamma_not_in_sums, "gamma is in the direct term only, but not in " + means,
       {.sums = 0});
   add(Slip::gamma_missing, "gamma is missing: d = dy·gamma takes the place of dy everywhere",
       {.direct = 0, .sums = 0});

@@ -24,7 +24,7 @@ namespace {
 
 // Extents of the axes that one set of layer_norm or rms_norm runs over.
 Shape row_shape(const Setting& setting, const Shape& x) {
-  const int axes = setting.axes > 0 ? setting.axes : x.rank() - 1;
+  const int axes = setting.axes != 0 ? setting.axes : x.rank() - 1;
   check(axes >= 1 && axes <= x.rank(), to_string(setting.layer), "a set cannot run over the last ",
         axes, " axes of ", x);
   Shape row;

@@ -4,18 +4,20 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
+#include <sstream>
 
 #include "autograd/explain/derivation.h"
 #include "examples/cli/commands.h"
+#include "examples/cli/explain_arrays.h"
 #include "examples/cli/explain_json.h"
 #include "examples/cli/explain_text.h"
 #include "examples/cli/lesson_html.h"
 #include "examples/cli/run_setup.h"
+#include "examples/cli/text_page.h"
 #include "nn/io/atomic_file.h"
-#include "nn/io/npy.h"
 
 namespace gradus::cli {
 namespace {
@@ -27,9 +29,10 @@ struct ExplainOptions {
   std::string layer;
   std::string shape;
   Setting setting;
-  std::string values;
+  std::set<std::string> given;  // which of the setting's options
+  std::vector<std::string> values, check;
   uint64_t seed = 0;
-  std::string markdown, json, html;
+  std::string markdown, json, html, save;
 };
 
 // "2,4,3": two to eight extents of 1 or more.
@@ -53,17 +56,11 @@ std::string check_shape(const std::string& text) {
   return fmt::format("expected 2 to {} extents such as 2,4,3, got '{}'", kMaxRank, text);
 }
 
-// x from a file of any floating dtype or integers.
-Tensor read_values(const std::string& path) {
-  const nn::NpyArray array = nn::read_npy(path);
-  Tensor tensor = Tensor::empty(array.shape, {.dtype = array.dtype});
-  std::memcpy(tensor.raw().data, array.bytes.data(), array.bytes.size());
-  return Tensor::from_vector(tensor.to_vector<double>(), array.shape);
-}
-
-Inputs inputs_of(const ExplainOptions& o) {
+Inputs make_inputs(ExplainOptions& o) {
   if (!o.values.empty()) {
-    return explain::complete(o.setting, {.x = read_values(o.values)}, o.seed);
+    const Arrays arrays = read_arrays(o.values);
+    take_setting(arrays, o.given, o.setting);
+    return explain::complete(o.setting, inputs_of(arrays, o.setting), o.seed);
   }
   const Shape shape = parse_shape(o.shape).value_or(explain::default_shape(o.setting));
   return explain::draw_inputs(o.setting, shape, o.seed);
@@ -79,16 +76,40 @@ void write_text(const std::string& path, std::string_view text) {
 constexpr const char* kNorms = "norms";
 
 int run_norms(const ExplainOptions& o) {
-  check(!o.html.empty() && o.markdown.empty() && o.json.empty(), "explain",
-        "the norms side by side are a page: give --html FILE");
+  const bool only_html =
+      !o.html.empty() && o.markdown.empty() && o.json.empty() && o.check.empty() && o.save.empty();
+  check(only_html, "explain", "the norms side by side are a page: give --html FILE");
   write_norms_html(o.html, o.seed);
   return 0;
+}
+
+// Judges the gradients of the files; the exit status says whether they are right.
+int run_check(ExplainOptions o) {
+  const Arrays arrays = read_arrays(o.check);
+  take_setting(arrays, o.given, o.setting);
+  const explain::Diagnosis diagnosis =
+      explain::diagnose(o.setting, inputs_of(arrays, o.setting), claim_of(arrays));
+  std::istringstream text(diagnosis.text());
+  for (std::string line; std::getline(text, line);) {
+    const std::string_view indent = line.starts_with("  ") ? "  " : "";
+    fmt::print("{}{}\n", indent, wrapped(line.substr(indent.size()), 78, "  "));
+  }
+  if (diagnosis.right() && !diagnosis.has_power() && o.save.empty())
+    fmt::print("--save FILE writes one.\n");
+  finish_output();
+  if (!o.save.empty()) {
+    check(diagnosis.proposal.x.defined(), "explain",
+          "the input shows every slip: there is none to propose, and --save wrote nothing");
+    save_inputs(o.save, o.setting, diagnosis.proposal);
+  }
+  return diagnosis.right() ? 0 : kFailed;
 }
 
 int run_explain(ExplainOptions o) {
   if (o.layer == kNorms) return run_norms(o);
   o.setting.layer = explain::parse_layer(o.layer);
-  const Inputs inputs = inputs_of(o);
+  if (!o.check.empty()) return run_check(o);
+  const Inputs inputs = make_inputs(o);
   const explain::Derivation derivation = explain::derive(o.setting, inputs);
   fmt::print("{}", explain_text(derivation, TextStyle::terminal));
   finish_output();
@@ -96,6 +117,7 @@ int run_explain(ExplainOptions o) {
     write_text(o.markdown, explain_text(derivation, TextStyle::markdown));
   }
   if (!o.json.empty()) write_text(o.json, explain_json(derivation).dump() + "\n");
+  if (!o.save.empty()) save_inputs(o.save, o.setting, inputs);
   if (!o.html.empty()) {  // without a shape of the user's the page draws more than fits a terminal
     const bool given = !o.shape.empty() || !o.values.empty();
     write_lesson_html(o.html, o.setting, given ? inputs : Inputs(), o.seed);
@@ -137,6 +159,36 @@ void add_setting_options(CLI::App& command, Setting& setting) {
   }
 }
 
+CLI::Option* add_files(CLI::App& command, const char* name, std::vector<std::string>& files,
+                       const char* text) {
+  return command.add_option(name, files, text)
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+// What is explained, or judged; returns --check.
+CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
+  CLI::Option* shape =
+      command.add_option("--shape", o.shape, "Of x: N,C or N,C,H,W, for example 2,4,3")
+          ->type_name("N,C,...")
+          ->check(check_shape);
+  command.add_option("--seed", o.seed, "Of what is not given")
+      ->type_name("N")
+      ->check(check_seed)
+      ->capture_default_str();
+  CLI::Option* values =
+      add_files(command, "--values", o.values,
+                "Take x, and dy, gamma, ... if they are there, from an npz file, or an array from "
+                "NAME=FILE.npy (FILE.npy: x); may be repeated")
+          ->excludes(shape);
+  return add_files(command, "--check", o.check,
+                   "Say what is wrong with the gradients dx, dgamma, dbeta of such files, which "
+                   "hold x and dy, too; exit status 1 if anything is")
+      ->excludes(shape)
+      ->excludes(values);
+}
+
 }  // namespace
 
 void add_explain(CLI::App& app, Action& action) {
@@ -148,24 +200,25 @@ void add_explain(CLI::App& app, Action& action) {
   command->add_option("NAME", o->layer, "The layer, or norms: all side by side, as a page")
       ->required()
       ->check(CLI::IsMember(names));
-  CLI::Option* shape =
-      command->add_option("--shape", o->shape, "Of x: N,C or N,C,H,W, for example 2,4,3")
-          ->type_name("N,C,...")
-          ->check(check_shape);
   add_setting_options(*command, o->setting);
-  command->add_option("--values", o->values, "Take x from this npy file")
-      ->type_name("FILE")
-      ->excludes(shape);
-  command->add_option("--seed", o->seed, "Of what is not given")
-      ->type_name("N")
-      ->check(check_seed)
-      ->capture_default_str();
-  command->add_option("--markdown", o->markdown, "Write the same as Markdown, too")
+  CLI::Option* check = add_input_options(*command, *o);
+  command
+      ->add_option("--save", o->save,
+                   "Write the input as npz, to try a backward on; with --check the one that it "
+                   "proposes")
       ->type_name("FILE");
-  command->add_option("--html", o->html, "Write a lesson to be read in a browser, too")
-      ->type_name("FILE");
-  command->add_option("--json", o->json, "Write all numbers as JSON, too")->type_name("FILE");
-  command->callback([o, &action] { action = [o] { return run_explain(*o); }; });
+  const auto add_output = [&](const char* name, std::string& file, const char* text) {
+    command->add_option(name, file, text)->type_name("FILE")->excludes(check);
+  };
+  add_output("--markdown", o->markdown, "Write the same as Markdown, too");
+  add_output("--html", o->html, "Write a lesson to be read in a browser, too");
+  add_output("--json", o->json, "Write all numbers as JSON, too");
+  command->callback([o, command, &action] {
+    for (const char* name : {"groups", "axes", "eps", "size", "alpha", "beta", "k"})
+      if (command->count(concat("--", name)) > 0) o->given.insert(name);
+    if (command->count("--train") + command->count("--eval") > 0) o->given.insert("training");
+    action = [o] { return run_explain(*o); };
+  });
 }
 
 }  // namespace gradus::cli

@@ -121,7 +121,10 @@ void write_npz(const std::string& path, const NpyArrays& arrays) {
   check(target != nullptr, "write_npz", "out of memory");
   zip_source_keep(target.get());  // one for the archive, which frees it when it is closed
   ZipHandle<zip_t> archive(zip_open_from_source(target.get(), ZIP_TRUNCATE, nullptr));
-  check(archive != nullptr, "write_npz", "cannot begin an archive");
+  if (archive == nullptr) {
+    zip_source_free(target.get());
+    fail(ErrorCode::io, "write_npz", "cannot begin an archive");
+  }
   size_t next = 0;
   for (const auto& [name, array] : arrays) add_entry(archive.get(), name, entries[next++]);
   check(zip_close(archive.get()) == 0, "write_npz", zip_strerror(archive.get()));

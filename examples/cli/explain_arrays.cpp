@@ -1,0 +1,141 @@
+#include "examples/cli/explain_arrays.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "nn/io/npz.h"
+
+namespace gradus::cli {
+namespace {
+
+using explain::Inputs;
+using explain::Layer;
+using explain::Setting;
+
+constexpr std::array kNames = {
+    "x",     "dy",     "gamma", "beta", "running_mean", "running_var", "dx",    "dgamma",
+    "dbeta", "groups", "axes",  "eps",  "training",     "size",        "alpha", "k"};
+
+Tensor tensor_of(const nn::NpyArray& array) {
+  Tensor tensor = Tensor::empty(array.shape, {.dtype = array.dtype});
+  if (!array.bytes.empty()) std::memcpy(tensor.raw().data, array.bytes.data(), array.bytes.size());
+  if (is_floating(array.dtype)) return tensor;
+  return Tensor::from_vector(tensor.to_vector<double>(), array.shape);
+}
+
+nn::NpyArray array_of(const Tensor& tensor) {
+  const std::vector<double> values = tensor.to_vector<double>();
+  const auto bytes = std::as_bytes(std::span(values));
+  return {.dtype = DType::f64, .shape = tensor.shape(), .bytes = {bytes.begin(), bytes.end()}};
+}
+
+Tensor number(double value) { return Tensor::from_vector<double>({value}, {}); }
+
+void put(Arrays& arrays, const std::string& name, const Tensor& tensor, const std::string& file) {
+  if (std::ranges::find(kNames, name) == kNames.end()) {
+    std::string known;
+    for (const char* one : kNames) known += concat(known.empty() ? "" : ", ", one);
+    check(false, "explain", "'", file, "' holds '", name, "', which is none of ", known);
+  }
+  check(arrays.emplace(name, tensor).second, "explain", "'", name, "' is given twice");
+}
+
+// The array in f64, in the shape wanted where it has as many values.
+Tensor taken(const Arrays& arrays, std::string_view name, const Shape& shape) {
+  const auto found = arrays.find(name);
+  if (found == arrays.end()) return {};
+  const Tensor tensor = found->second.to(DType::f64);
+  return tensor.numel() == shape.numel() ? tensor.reshape(shape) : tensor;
+}
+
+}  // namespace
+
+Arrays read_arrays(const std::vector<std::string>& files) {
+  Arrays arrays;
+  for (const std::string& file : files) {
+    if (file.ends_with(".npz")) {
+      for (const auto& [name, array] : nn::read_npz(file))
+        put(arrays, name, tensor_of(array), file);
+      continue;
+    }
+    const size_t sign = file.find('=');
+    const std::string name = sign == std::string::npos ? "x" : file.substr(0, sign);
+    const std::string path = sign == std::string::npos ? file : file.substr(sign + 1);
+    put(arrays, name, tensor_of(nn::read_npy(path)), file);
+  }
+  return arrays;
+}
+
+void take_setting(const Arrays& arrays, const std::set<std::string>& given, Setting& setting) {
+  const auto take = [&](const std::string& name, auto& value) {
+    const auto found = arrays.find(name);
+    if (found == arrays.end() || given.contains(name)) return;
+    check(found->second.numel() == 1, "explain", name, " must be one number, got ", found->second);
+    const double number = found->second.to(DType::f64).reshape({}).item<double>();
+    using T = std::remove_reference_t<decltype(value)>;
+    const bool fits = std::is_floating_point_v<T> ? std::isfinite(number) && number >= 0
+                                                  : number >= 0 && number <= 1e9;
+    value = fits ? static_cast<T>(number) : T();
+    check(fits && static_cast<double>(value) == number, "explain", name, " cannot be ", number);
+  };
+  take("groups", setting.groups);
+  take("axes", setting.axes);
+  take("eps", setting.eps);
+  take("training", setting.training);
+  take("size", setting.size);
+  take("alpha", setting.alpha);
+  take("k", setting.k);
+  if (setting.layer == Layer::local_response_norm) take("beta", setting.beta);
+}
+
+Inputs inputs_of(const Arrays& arrays, const Setting& setting) {
+  const auto x = arrays.find("x");
+  check(x != arrays.end(), "explain", "the files hold no x");
+  Inputs inputs;
+  inputs.x = x->second.to(DType::f64);
+  const Shape params = explain::layout_of(setting, inputs.x.shape()).per_param;
+  inputs.dy = taken(arrays, "dy", inputs.x.shape());
+  inputs.gamma = taken(arrays, "gamma", params);
+  if (setting.layer != Layer::local_response_norm) inputs.beta = taken(arrays, "beta", params);
+  inputs.running_mean = taken(arrays, "running_mean", params);
+  inputs.running_var = taken(arrays, "running_var", params);
+  return inputs;
+}
+
+explain::Claim claim_of(const Arrays& arrays) {
+  const auto find = [&](std::string_view name) {
+    const auto found = arrays.find(name);
+    return found == arrays.end() ? Tensor() : found->second;
+  };
+  return {find("dx"), find("dgamma"), find("dbeta")};
+}
+
+void save_inputs(const std::string& path, const Setting& setting, const Inputs& inputs) {
+  nn::NpyArrays arrays;
+  const auto put = [&](const char* name, const Tensor& tensor) {
+    if (tensor.defined()) arrays.emplace(name, array_of(tensor));
+  };
+  put("x", inputs.x);
+  put("dy", inputs.dy);
+  put("gamma", inputs.gamma);
+  put("beta", inputs.beta);
+  put("running_mean", inputs.running_mean);
+  put("running_var", inputs.running_var);
+  if (setting.is_norm()) put("eps", number(setting.eps));
+  if (setting.layer == Layer::group_norm)
+    put("groups", number(static_cast<double>(setting.groups)));
+  if (setting.is_row_norm() && setting.axes > 0) put("axes", number(setting.axes));
+  if (setting.has_running()) put("training", number(setting.training));
+  if (setting.layer == Layer::local_response_norm) {
+    put("size", number(static_cast<double>(setting.size)));
+    put("alpha", number(setting.alpha));
+    put("beta", number(setting.beta));
+    put("k", number(setting.k));
+  }
+  nn::write_npz(path, arrays);
+}
+
+}  // namespace gradus::cli
