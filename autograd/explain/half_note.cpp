@@ -48,14 +48,9 @@ Values norm_wrong(const Setting& setting, const Inputs& in, const Layout& layout
 
 Values response_wrong(const Setting& o, const Values& x, const Values& squares,
                       const Shape& shape) {
-  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
+  const Values sums = window_sums(shape, o.size / 2, o.size - o.size / 2 - 1, squares);
   return each(x.size(), [&](size_t i) {
-    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
-    double sum = 0;
-    for (int64_t j = std::max<int64_t>(0, k - o.size / 2);
-         j <= std::min(c - 1, k + o.size - o.size / 2 - 1); ++j)
-      sum += squares[static_cast<size_t>(index + (j - k) * s)];
-    return x[i] * std::pow(o.k + o.alpha / static_cast<double>(o.size) * sum, -o.beta);
+    return x[i] * std::pow(o.k + o.alpha / static_cast<double>(o.size) * sums[i], -o.beta);
   });
 }
 

@@ -6,22 +6,6 @@
 namespace gradus::explain {
 namespace {
 
-// Σ of values over the channels first[k] to last[k] of the element's column; `bounds` is the column
-// of Derivation::windows where the pair begins.
-Values window_sums(const Derivation& out, const Values& values, int bounds) {
-  const std::vector<int64_t> windows = out.windows.to_vector<int64_t>();
-  const Shape& shape = out.inputs.x.shape();
-  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
-  return each(values.size(), [&](size_t i) {
-    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
-    const size_t window = static_cast<size_t>(4 * k + bounds);
-    double sum = 0;
-    for (int64_t j = windows[window]; j < windows[window + 1]; ++j)
-      sum += values[static_cast<size_t>(index + (j - k) * s)];
-    return sum;
-  });
-}
-
 // Scaling a whole column scales y, but for k: Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom).
 Invariant scaling(const Derivation& out, const Layout& layout, const Values& dx,
                   const Values& products, const Values& denom) {
@@ -45,19 +29,32 @@ Invariant scaling(const Derivation& out, const Layout& layout, const Values& dx,
 
 }  // namespace
 
+Values window_sums(const Shape& shape, int64_t below, int64_t above, const Values& values) {
+  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
+  return each(values.size(), [&](size_t i) {
+    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
+    double sum = 0;
+    for (int64_t j = std::max<int64_t>(0, k - below); j <= std::min(c - 1, k + above); ++j)
+      sum += values[static_cast<size_t>(index + (j - k) * s)];
+    return sum;
+  });
+}
+
 void derive_response(Derivation& out, const Layout& layout, const Library& library) {
   const Setting& o = out.setting;
   const Shape& shape = out.inputs.x.shape();
   const Values x = out.inputs.x.to_vector<double>(), dy = out.inputs.dy.to_vector<double>();
   const size_t count = x.size();
   const double scale = o.alpha / static_cast<double>(o.size);
-  const Values squares = window_sums(out, each(count, [&](size_t i) { return x[i] * x[i]; }), 0);
+  const int64_t below = o.size / 2, above = o.size - below - 1;
+  const Values squares =
+      window_sums(shape, below, above, each(count, [&](size_t i) { return x[i] * x[i]; }));
   const Values denom = each(count, [&](size_t i) { return o.k + scale * squares[i]; });
   const Values power = each(count, [&](size_t i) { return std::pow(denom[i], -o.beta); });
   const Values y = each(count, [&](size_t i) { return x[i] * power[i]; });
   const Values direct = each(count, [&](size_t i) { return dy[i] * power[i]; });
   const Values t = each(count, [&](size_t i) { return direct[i] * x[i] / denom[i]; });
-  const Values sum = window_sums(out, t, 2);
+  const Values sum = window_sums(shape, above, below, t);
   const Values neighbours =
       each(count, [&](size_t i) { return -2 * o.beta * scale * x[i] * sum[i]; });
 

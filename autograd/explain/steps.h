@@ -37,6 +37,9 @@ inline Values mean_over_sets(const Layout& layout, const Values& values) {
   return means;
 }
 
+// Σ over the channels from `below` below to `above` above each element, at its position.
+Values window_sums(const Shape& shape, int64_t below, int64_t above, const Values& values);
+
 // The largest magnitude of a - b; NaN where either has one.
 inline double largest_difference(const Values& a, const Values& b) {
   double largest = 0;
