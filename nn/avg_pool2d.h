@@ -28,7 +28,8 @@ class AvgPool2d final : public Module {
   AvgPool2dOptions options;
 };
 
-// x [n, c, h, w] -> [n, c, output_size], or without n; AdaptiveAvgPool2d(1) is the mean of each channel.
+// x [n, c, h, w] -> [n, c, output_size], or without n; AdaptiveAvgPool2d(1) is the mean of each
+// channel.
 class AdaptiveAvgPool2d final : public Module {
  public:
   explicit AdaptiveAvgPool2d(Pair output_size) : output_size(output_size) {}
