@@ -1,4 +1,5 @@
 #include "core/ops/batch_norm.h"
+#include "core/ops/normalization.h"
 
 #include <cmath>
 #include <memory>
@@ -42,14 +43,14 @@ double running_factor(const BatchNormForward& args) {
 template <class A>
 void finish_channel(const BatchNormForward& args, int64_t c, const Moments& moments,
                     double factor) {
-  const double var = moments.m2 / moments.count;
-  args.mean.as<A>()[c] = static_cast<A>(moments.mean);
+  const double var = moments.m2 / moments.count, mean = norm_saved_mean(moments.mean, var);
+  args.mean.as<A>()[c] = static_cast<A>(mean);
   args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + args.eps));
   if (!args.running_mean) return;
   A& running_mean = args.running_mean.as<A>()[c * args.running_mean.strides[0]];
   A& running_var = args.running_var.as<A>()[c * args.running_var.strides[0]];
   const double unbiased = moments.m2 / (moments.count - 1);
-  running_mean = static_cast<A>((1 - factor) * running_mean + factor * moments.mean);
+  running_mean = static_cast<A>((1 - factor) * running_mean + factor * mean);
   running_var = static_cast<A>((1 - factor) * running_var + factor * unbiased);
 }
 

@@ -72,8 +72,9 @@ template <bool kMean, class T>
   const T* x = f.x + row * f.m;
   T* y = f.y + row * f.m;
   const Moments moments = row_moments<kMean>(x, f.m);  // 1 mean, var
-  const A mean = static_cast<A>(moments.mean);         // 2 rstd
-  const A rstd = static_cast<A>(1.0 / std::sqrt(moments.m2 / moments.count + f.eps));
+  const double var = moments.m2 / moments.count;       // 2 rstd
+  const A mean = static_cast<A>(norm_saved_mean(moments.mean, var));
+  const A rstd = static_cast<A>(1.0 / std::sqrt(var + f.eps));
   if constexpr (kMean) f.mean[row] = mean;
   f.rstd[row] = rstd;
   for_each_lanes<A>(f.m, [&](int64_t i, auto lanes, int) {  // 3 write

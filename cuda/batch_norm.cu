@@ -6,7 +6,7 @@
 #include "cuda/batch_norm_rows.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -29,18 +29,6 @@ template <class Part>
 Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
   return static_cast<Part*>(
       cuda.workspace(static_cast<size_t>(count) * sizeof(Part) + extra_bytes));
-}
-
-// Launches a kernel that may start while the one before it ends, if `follows` says that there is
-// one of the same op.
-template <class... Params, class... Args>
-void launch_second(Cuda& cuda, bool follows, const LaunchShape& shape, void (*kernel)(Params...),
-                   const Args&... args) {
-  if (follows) {
-    launch_next_kernel(cuda, shape, kernel, args...);
-  } else {
-    launch_kernel(cuda, shape, kernel, args...);
-  }
 }
 
 dim3 columns_grid(const BatchNormColumns& plan, int64_t blocks_of_rows) {
@@ -71,15 +59,30 @@ void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
                      parts, finish);
 }
 
-// Whether and how clusters hold the channels of contiguous tensors.
-template <class T, int N>
-BatchNormHeld held_plan(Cuda& cuda, const BatchNormRows& rows, int inputs) {
-  if (N == 1 || cuda.info().compute_major < 9) return {};
-  return plan_batch_norm_held(rows, N * static_cast<int>(sizeof(T)), inputs);
-}
-
-LaunchShape held_shape(const BatchNormRows& rows, const BatchNormHeld& held) {
-  return {exact_blocks(rows.c * held.cluster, kOp), kThreads, static_cast<size_t>(held.bytes)};
+// Launches the kernel in which clusters hold the channels of contiguous tensors; false, and nothing
+// launched, where they do not fit.
+template <int N, class Of, class Finish>
+bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormRows rows,
+                 const Finish& finish, int64_t* batches, bool streams) {
+  if constexpr (N > 1) {
+    if (cuda.info().compute_major < 9) return false;
+    constexpr int kInputs = Of::kInputs, kKept = BatchNormHeld::kWidePacks / kInputs;
+    const BatchNormHeld held = plan_batch_norm_held(
+        rows, N * static_cast<int>(sizeof(typename Of::Element)), kInputs, shared_limit(cuda));
+    if (held.cluster == 0) return false;
+    rows.set_step(held.threads(), N);
+    const ClusterShape shape{.grid = exact_blocks(rows.c * held.cluster, kOp),
+                             .threads = held.threads(),
+                             .shared_bytes = static_cast<size_t>(held.bytes),
+                             .cluster = held.cluster,
+                             .carveout = cudaSharedmemCarveoutMaxShared};
+    const auto kernel = held.wide
+                            ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kKept>
+                            : batch_norm_held<Of, Finish, N, kThreads, 0>;
+    launch_overlapping(cuda, shape, kernel, of, to, rows, held, finish, batches, streams);
+    return true;
+  }
+  return false;
 }
 
 // ---- forward -----------------------------------------------------------------------------------
@@ -98,20 +101,16 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
     return;
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
-  if constexpr (N > 1) {
-    const BatchNormHeld held = held_plan<T, N>(cuda, plan, 1);
-    if (held.cluster > 0 && !args.cumulative) {
-      launch_clusters(cuda, held_shape(plan, held), held.cluster, batch_norm_forward_held<T, N>, x,
-                      y, plan, held, finish, batches, streams);
-      return;
-    }
-  }
+  if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches, streams))
+    return;
   auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
-  launch_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
-                batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts, batches);
+  launch_next_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
+                     batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
+                     batches);
   launch_next_kernel(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
-                     batch_norm_forward_write_rows<T, N>, x, y, plan, finish, streams);
+                     batch_norm_write_rows<MomentsOf<T>, ForwardFinish<T>, N>, finish.of, y, plan,
+                     finish, streams);
 }
 
 template <class T, int N>
@@ -123,9 +122,9 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_columns<MomentsOf<T>, N>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
     launch_finish(cuda, plan, parts, finish);
   }
-  launch_second(cuda, args.training, {columns_grid(plan, writing_blocks(plan)), kThreads},
-                batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
-                finish, args.training, batch_norm_streams(args.x.nbytes()));
+  launch_next_kernel(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
+                     batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
+                     finish, args.training, batch_norm_streams(args.x.nbytes()));
 }
 
 // ---- backward ----------------------------------------------------------------------------------
@@ -146,29 +145,25 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
                   finish);
     return;
   }
-  if constexpr (N > 1) {
-    const BatchNormHeld held = held_plan<T, N>(cuda, plan, 2);
-    if (second_pass && held.cluster > 0) {
-      launch_clusters(cuda, held_shape(plan, held), held.cluster, batch_norm_backward_held<T, N>, x,
-                      dy, dx, plan, held, finish, batch_norm_streams(args.x.nbytes()));
-      return;
-    }
-  }
-  auto* parts = reserve_parts<Sums<A>>(cuda, plan.chunks * g.c);
+  const SumsOf<T, false> sums{x, dy, finish.mean};
+  const bool streams = batch_norm_streams(args.x.nbytes());
+  int64_t* const none = nullptr;
+  if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none, streams)) return;
+  auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
   const LaunchShape chunks{exact_blocks(plan.chunks * g.c, kOp), kThreads};
-  int64_t* const none = nullptr;
   if (args.dx && !args.training) {
-    launch_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, true>, N>,
-                  SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan, parts,
-                  none);
+    launch_next_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, true>, N>,
+                       SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan,
+                       parts, none);
   } else {
-    launch_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, false>, N>,
-                  SumsOf<T, false>{x, dy, finish.mean}, plan, parts, none);
+    launch_next_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, false>, N>, sums,
+                       plan, parts, none);
   }
   if (second_pass) {
-    launch_next_kernel(cuda, {slices, kThreads}, batch_norm_backward_write_rows<T, N>, x, dy, dx,
-                       plan, finish, batch_norm_streams(args.x.nbytes()));
+    launch_next_kernel(cuda, {slices, kThreads},
+                       batch_norm_write_rows<SumsOf<T, false>, BackwardFinish<A>, N>, sums, dx,
+                       plan, finish, streams);
   } else {
     launch_next_kernel(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
                        batch_norm_backward_finish_rows<A>, g.c, plan.chunks, finish);
@@ -191,8 +186,8 @@ void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNorm
                   finish, streams);
     return;
   }
-  auto* parts =
-      reserve_parts<Sums<A>>(cuda, plan.chunks * g.c, static_cast<size_t>(2 * g.c) * sizeof(A));
+  auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c,
+                                                static_cast<size_t>(2 * g.c) * sizeof(A));
   if (second_pass) {
     finish.m1 = reinterpret_cast<A*>(parts + plan.chunks * g.c);
     finish.m2r = finish.m1 + g.c;

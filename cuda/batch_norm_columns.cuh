@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(1024)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t c = int64_t{blockIdx.x} * 32 + lane;
   Part part{};
-  start_next_kernel();
   wait_for_previous_kernel();
+  start_next_kernel();
   if (c < c_count) {
 #pragma unroll 4
     for (int64_t chunk = warp; chunk < chunks; chunk += 32)
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const BatchNormPlace<N> place(plan);
   if (place.c >= plan.c) return;
   wait_for_previous_kernel();
-  Transform<A> t[N];
+  BatchNormForwardTerms<A> t[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int64_t c = place.c + j;
@@ -167,12 +167,12 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const BatchNormPlace<N> place(plan);
   if (place.c >= plan.c) return;
   wait_for_previous_kernel();
-  Gradient<A> t[N];
+  BatchNormBackwardTerms<A> t[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const int64_t c = place.c + j;
-    t[j] = kTraining ? Gradient<A>{f.mean[c], f.scale(c), f.m1[c], f.m2r[c]}
-                     : Gradient<A>{A(0), f.scale(c), A(0), A(0)};
+    t[j] = kTraining ? BatchNormBackwardTerms<A>{f.mean[c], f.scale(c), f.m1[c], f.m2r[c]}
+                     : BatchNormBackwardTerms<A>{A(0), f.scale(c), A(0), A(0)};
   }
   const int64_t size = plan.rows * U, groups = (plan.m + size - 1) / size;
   for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {

@@ -3,19 +3,29 @@
 #pragma once
 
 #include "core/ops/batch_norm.h"
+#include "core/ops/normalization.h"
 #include "cuda/batch_norm_parts.cuh"
 
 namespace gradus {
 
 // y = (x - mean)·scale + shift.
 template <class A>
-struct Transform {
+struct BatchNormForwardTerms {
   A mean, scale, shift;
+
+  template <class T, int N>
+  __device__ __forceinline__ Pack<T, N> operator()(const Pack<T, N>& x) const {
+    A y[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = (static_cast<A>(x[j]) - mean) * scale + shift;
+    return round_pack<T, N>(y);
+  }
 };
 
 template <class T>
 struct ForwardFinish {
   using A = acc_t<T>;
+  using Terms = BatchNormForwardTerms<A>;
   MomentsOf<T> of;
   const Moments<A>* parts = nullptr;  // null: evaluation
   const A *gamma = nullptr, *beta = nullptr;
@@ -26,17 +36,15 @@ struct ForwardFinish {
   A eps = 0, momentum = 0;
   bool cumulative = false;
 
-  __device__ __forceinline__ Transform<A> transform(int64_t c, A channel_mean,
-                                                    A channel_rstd) const {
+  __device__ __forceinline__ Terms transform(int64_t c, A channel_mean, A channel_rstd) const {
     return {channel_mean, channel_rstd * (gamma != nullptr ? gamma[c] : A(1)),
             beta != nullptr ? beta[c] : A(0)};
   }
 
   // Training; `writes` is true for one caller per channel.
-  __device__ __forceinline__ Transform<A> finish(int64_t c, const Moments<A>& moments,
-                                                 bool writes) const {
-    const A channel_mean = of.pivot(c) + moments.mean;
-    const A channel_rstd = A(1) / sqrt(moments.m2 / moments.count + eps);
+  __device__ __forceinline__ Terms finish(int64_t c, const Moments<A>& moments, bool writes) const {
+    const A var = moments.m2 / moments.count, channel_rstd = A(1) / sqrt(var + eps);
+    const A channel_mean = norm_saved_mean(of.pivot(c) + moments.mean, var);
     if (writes) {
       mean[c] = channel_mean;
       rstd[c] = channel_rstd;
@@ -52,7 +60,7 @@ struct ForwardFinish {
   }
 
   // Evaluation.
-  __device__ __forceinline__ Transform<A> use_running(int64_t c, bool writes) const {
+  __device__ __forceinline__ Terms use_running(int64_t c, bool writes) const {
     const A channel_mean = running_mean[c * mean_stride];
     const A channel_rstd = A(1) / sqrt(running_var[c * var_stride] + eps);
     if (writes) {
@@ -66,13 +74,25 @@ struct ForwardFinish {
 // dx = scale·(dy - m1 - (x - mean)·m2r), with scale = gamma·rstd and m2r = rstd·m2; in evaluation
 // m1 and m2r are 0 and x is not read.
 template <class A>
-struct Gradient {
+struct BatchNormBackwardTerms {
   A mean, scale, m1, m2r;
+
+  template <class T, int N>
+  __device__ __forceinline__ Pack<T, N> operator()(const PackPair<T, N>& in) const {
+    A dx[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const A moved = m1 + (static_cast<A>(in.x[j]) - mean) * m2r;
+      dx[j] = scale * (static_cast<A>(in.dy[j]) - moved);
+    }
+    return round_pack<T, N>(dx);
+  }
 };
 
 template <class A>
 struct BackwardFinish {
-  const Sums<A>* parts = nullptr;
+  using Terms = BatchNormBackwardTerms<A>;
+  const BatchNormSums<A>* parts = nullptr;
   const A *gamma = nullptr, *mean = nullptr, *rstd = nullptr;
   A *dgamma = nullptr, *dbeta = nullptr;  // null: not wanted
   A *m1 = nullptr, *m2r = nullptr;        // channels-last only, where dx is wanted
@@ -81,12 +101,12 @@ struct BackwardFinish {
   __device__ __forceinline__ A scale(int64_t c) const {
     return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
   }
-  __device__ __forceinline__ Gradient<A> finish(int64_t c, const Sums<A>& sums, bool writes) const {
+  __device__ __forceinline__ Terms finish(int64_t c, const BatchNormSums<A>& sums,
+                                          bool writes) const {
     const A channel_rstd = rstd[c];
     if (writes && dgamma != nullptr) dgamma[c] = sums.dy_x * channel_rstd;
     if (writes && dbeta != nullptr) dbeta[c] = sums.dy;
-    const Gradient<A> result{mean[c], scale(c), sums.dy / m,
-                             sums.dy_x * channel_rstd / m * channel_rstd};
+    const Terms result{mean[c], scale(c), sums.dy / m, sums.dy_x * channel_rstd / m * channel_rstd};
     if (writes && m1 != nullptr) {
       m1[c] = result.m1;
       m2r[c] = result.m2r;

@@ -5,6 +5,7 @@
 #include "core/dtype.h"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/round.cuh"
+#include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 
 namespace gradus {
@@ -34,18 +35,19 @@ __device__ __forceinline__ Moments<A> merge_warp(const Moments<A>& value) {
 
 // Σ dy and Σ dy·(x - mean) of a chunk.
 template <class A>
-struct Sums {
+struct BatchNormSums {
   A dy = A(0);
   A dy_x = A(0);
 };
 
 template <class A>
-__device__ __forceinline__ Sums<A> merge(const Sums<A>& a, const Sums<A>& b) {
+__device__ __forceinline__ BatchNormSums<A> merge(const BatchNormSums<A>& a,
+                                                  const BatchNormSums<A>& b) {
   return {a.dy + b.dy, a.dy_x + b.dy_x};
 }
 
 template <class A>
-__device__ __forceinline__ Sums<A> merge_warp(const Sums<A>& value) {
+__device__ __forceinline__ BatchNormSums<A> merge_warp(const BatchNormSums<A>& value) {
   return {warp_sum(value.dy), warp_sum(value.dy_x)};
 }
 
@@ -66,8 +68,10 @@ __device__ __forceinline__ Moments<A> moments_of(const A (&values)[N]) {
 // no digits, and is rounded once, when the pivot is added back.
 template <class T>
 struct MomentsOf {
+  using Element = T;
   using A = acc_t<T>;
   using Part = Moments<A>;
+  static constexpr int kInputs = 1;
   template <int N>
   using Item = Pack<T, N>;
 
@@ -78,6 +82,15 @@ struct MomentsOf {
   template <int N>
   __device__ __forceinline__ Pack<T, N> load(int64_t at) const {
     return load_pack<N>(x + at);
+  }
+  // The same by way of shared memory, where `held` has `size` packs of each input.
+  template <int N>
+  __device__ __forceinline__ void hold(Pack<T, N>* held, int i, int, int64_t at) const {
+    copy_async_once<sizeof(T) * N>(shared_address(held + i), x + at);
+  }
+  template <int N>
+  static __device__ __forceinline__ Pack<T, N> held(const Pack<T, N>* held, int i, int) {
+    return held[i];
   }
 
   // Of one channel.
@@ -132,8 +145,10 @@ struct PackPair {
 // Where kWrites, evaluation's dx = gamma·rstd·dy is written on the way.
 template <class T, bool kWrites>
 struct SumsOf {
+  using Element = T;
   using A = acc_t<T>;
-  using Part = Sums<A>;
+  using Part = BatchNormSums<A>;
+  static constexpr int kInputs = 2;
   template <int N>
   using Item = PackPair<T, N>;
 
@@ -151,6 +166,15 @@ struct SumsOf {
   template <int N>
   __device__ __forceinline__ Item<N> load(int64_t at) const {
     return {load_pack<N>(x + at), load_pack<N>(dy + at)};
+  }
+  template <int N>
+  __device__ __forceinline__ void hold(Pack<T, N>* held, int i, int size, int64_t at) const {
+    copy_async_once<sizeof(T) * N>(shared_address(held + i), x + at);
+    copy_async_once<sizeof(T) * N>(shared_address(held + size + i), dy + at);
+  }
+  template <int N>
+  static __device__ __forceinline__ Item<N> held(const Pack<T, N>* held, int i, int size) {
+    return {held[i], held[size + i]};
   }
 
   struct Row {

@@ -24,9 +24,15 @@ struct BatchNormRows {
   int64_t group = 0;      // packs that a block loads together
   int64_t chunk = 0, chunks = 0;
   int64_t slice = 0, slices = 0;
-  // What a step over kBatchNormThreads packs adds: rows in full, packs beyond them, elements of
-  // both, and elements on top where that crosses into another row.
+  // What a step over a block's threads' packs adds: packs beyond rows in full, elements of both,
+  // and elements on top where that crosses into another row.
   int64_t step_packs = 0, step = 0, wrap = 0;
+
+  void set_step(int threads, int width) {
+    step_packs = threads % row_packs;
+    step = threads / row_packs * row + step_packs * width;
+    wrap = row - row_packs * width;
+  }
 };
 
 inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int width) {
@@ -44,37 +50,59 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
   // A block that writes adds up the chunks first: many of them want longer slices.
   plan.slice = (plan.chunks <= 64 ? 2 : 8) * group;
   plan.slices = ceil_div(plan.packs, plan.slice);
-  const int64_t rows = kBatchNormThreads / plan.row_packs;
-  plan.step_packs = kBatchNormThreads % plan.row_packs;
-  plan.step = rows * plan.row + plan.step_packs * width;
-  plan.wrap = plan.row - plan.row_packs * width;
+  plan.set_step(kBatchNormThreads, width);
   return plan;
 }
 
-// Contiguous tensors whose channels fit the shared memory of a cluster: block r of a channel's
-// cluster holds packs r·piece, ... of each input, and memory is read once.
+// Contiguous tensors whose channels fit a cluster of blocks: block r of a channel's cluster holds
+// packs r·piece, ... of each input, and memory is read once.
 struct BatchNormHeld {
   // Three blocks on a multiprocessor: one reads while another one writes.
   static constexpr int64_t kMostBytes = 72 * 1024;
   static constexpr int kMostBlocks = 8;
+  // One block on a multiprocessor, which keeps packs in registers as well: where all channels find
+  // room on a card at once, which is better than one and a half rounds.
+  static constexpr int kWideThreads = 512, kWidePacks = 8;
+  static constexpr int64_t kWideBlocks = 128;
 
   int cluster = 0;  // blocks; 0: it does not fit, or would leave most of the card idle
-  int piece = 0;    // packs of a block, of each input
-  int bytes = 0;    // shared memory
+  bool wide = false;
+  int piece = 0;      // packs of a block, of each input
+  int in_shared = 0;  // of those in shared memory
+  int bytes = 0;      // shared memory
+  int threads() const { return wide ? kWideThreads : kBatchNormThreads; }
 };
 
-inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_bytes, int inputs) {
+// shared_limit: bytes that one block may have of shared memory.
+inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_bytes, int inputs,
+                                          int64_t shared_limit) {
   constexpr int64_t kBusyBlocks = 128, kSmall = int64_t(1) << 20;
   const auto pieces = [&](int blocks) { return ceil_div(rows.packs, blocks); };
   BatchNormHeld plan{.cluster = BatchNormHeld::kMostBlocks};
+  const auto hold = [&](int64_t in_registers) {
+    plan.piece = static_cast<int>(pieces(plan.cluster));
+    plan.in_shared = static_cast<int>(std::max<int64_t>(0, plan.piece - in_registers));
+    plan.bytes = plan.in_shared * pack_bytes * inputs;
+  };
+  while (plan.cluster > 1 && rows.c * plan.cluster > BatchNormHeld::kWideBlocks) plan.cluster /= 2;
+  const int64_t blocks = rows.c * plan.cluster;
+  const int64_t in_registers =
+      int64_t{BatchNormHeld::kWideThreads} * BatchNormHeld::kWidePacks / inputs;
+  if (blocks <= BatchNormHeld::kWideBlocks && 8 * blocks >= 7 * BatchNormHeld::kWideBlocks &&
+      pieces(plan.cluster) >= in_registers &&
+      (pieces(plan.cluster) - in_registers) * pack_bytes * inputs + 2048 <= shared_limit) {
+    plan.wide = true;
+    hold(in_registers);
+    return plan;
+  }
+  plan.cluster = BatchNormHeld::kMostBlocks;
   const bool fits = pieces(plan.cluster) * pack_bytes * inputs <= BatchNormHeld::kMostBytes;
   const bool busy =
       rows.c * plan.cluster >= kBusyBlocks || rows.c * rows.packs * pack_bytes <= kSmall;
   if (!fits || !busy) return {};
   // A block should have a pack for each thread at least.
   while (plan.cluster > 1 && pieces(plan.cluster) < kBatchNormThreads) plan.cluster /= 2;
-  plan.piece = static_cast<int>(pieces(plan.cluster));
-  plan.bytes = static_cast<int>(plan.piece * pack_bytes * inputs);
+  hold(0);
   return plan;
 }
 

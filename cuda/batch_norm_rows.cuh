@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
   using Part = typename Of::Part;
   constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
   __shared__ detail::SharedSlots<Part> of_warp;
+  wait_for_previous_kernel();
   if (batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*batches;
   const BatchNormRange range(plan, blockIdx.x, plan.chunk);
   BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
@@ -76,54 +77,50 @@ __device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64
   return merge_warp(part);
 }
 
-// math    y = (x - mean)·rstd·gamma + beta
+// math    forward  y = (x - mean)·rstd·gamma + beta
+//         backward dx = gamma·rstd·(dy - m1 - (x - mean)·m2r), m2r = rstd·m2; training only
 // grid    one block per (slice, channel), the last memory first: the first stage has just left it
 //         in L2. A slice's first packs are on their way while warp 0 adds up the chunks.
-// passes  1 moments (x read), 2 this one (x read, y written)
-// bytes   fewest 2Eb; 3Eb when x does not fit L2
-// smem    the channel's three numbers
+// passes  1 moments or sums (x, and dy, read), 2 this one (the same read, y or dx written)
+// bytes   fewest 2Eb and 3Eb; 3Eb and 5Eb when the inputs do not fit L2
+// smem    the channel's numbers
 // order   element-wise
-template <class T, int N>
+template <class Of, class Finish, int N>
 __global__ void __launch_bounds__(kBatchNormThreads, 3)
-    batch_norm_forward_write_rows(const T* __restrict__ x, T* __restrict__ y,
-                                  const BatchNormRows plan, const ForwardFinish<T> f,
-                                  bool streams) {
-  using A = acc_t<T>;
-  constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
-  __shared__ Transform<A> shared;
+    batch_norm_write_rows(const Of of, typename Of::Element* __restrict__ to,
+                          const BatchNormRows plan, const Finish f, bool streams) {
+  using Terms = typename Finish::Terms;
+  constexpr int U = batch_norm_unroll(N) / Of::kInputs, kStep = kBatchNormThreads;
+  __shared__ Terms shared;
   const BatchNormRange range(plan, gridDim.x - 1 - blockIdx.x, plan.slice);
   BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
   for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
-    Pack<T, N> in[U];
-    BatchNormWalk to = walk;
+    typename Of::template Item<N> in[U];
+    int64_t at[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      if (i + u * kStep < range.count) in[u] = load_pack<N>(x + walk.at);
+      at[u] = walk.at;
+      if (i + u * kStep < range.count) in[u] = of.template load<N>(walk.at);
       walk.step(plan);
     }
     if (pass == 0) {
       wait_for_previous_kernel();
       if (threadIdx.x < kWarp) {
         const bool writes = range.index == 0 && threadIdx.x == 0;
-        const Transform<A> t =
-            f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
+        const Terms t = f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
         if (threadIdx.x == 0) shared = t;
       }
       __syncthreads();
     }
-    const Transform<A> t = shared;
+    const Terms t = shared;
 #pragma unroll
-    for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
-      if (i >= range.count) continue;
-      A out[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) out[j] = (static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift;
-      store_result(y + to.at, round_pack<T, N>(out), streams);
+    for (int u = 0; u < U; ++u, i += kStep) {
+      if (i < range.count) store_result(to + at[u], t(in[u]), streams);
     }
   }
 }
 
-// math    as above with the running statistics
+// math    y = (x - mean)·rstd·gamma + beta with the running statistics
 // grid    one block per (group of packs, channel); every thread makes the channel's numbers itself
 // bytes   2Eb
 // order   element-wise
@@ -132,7 +129,6 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     batch_norm_forward_evaluate_rows(const T* __restrict__ x, T* __restrict__ y,
                                      const BatchNormRows plan, const ForwardFinish<T> f,
                                      bool streams) {
-  using A = acc_t<T>;
   constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
   const BatchNormRange range(plan, blockIdx.x, plan.group);
   const int i = static_cast<int>(threadIdx.x);
@@ -143,64 +139,10 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     if (i + u * kStep < range.count) in[u] = load_pack<N>(x + walk.at);
     walk.step(plan);
   }
-  const Transform<A> t = f.use_running(range.c, range.index == 0 && i == 0);
+  const BatchNormForwardTerms<acc_t<T>> t = f.use_running(range.c, range.index == 0 && i == 0);
 #pragma unroll
   for (int u = 0; u < U; ++u, to.step(plan)) {
-    if (i + u * kStep >= range.count) continue;
-    A out[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) out[j] = (static_cast<A>(in[u][j]) - t.mean) * t.scale + t.shift;
-    store_result(y + to.at, round_pack<T, N>(out), streams);
-  }
-}
-
-// math    dx = gamma·rstd·(dy - m1 - (x - mean)·m2r), m2r = rstd·m2
-// grid    as forward
-// passes  1 sums (x, dy read), 2 this one (x, dy read, dx written); training only
-// bytes   fewest 3Eb; 5Eb when x and dy do not fit L2
-// smem    the channel's four numbers
-// order   element-wise
-template <class T, int N>
-__global__ void __launch_bounds__(kBatchNormThreads, 3)
-    batch_norm_backward_write_rows(const T* __restrict__ x, const T* __restrict__ dy,
-                                   T* __restrict__ dx, const BatchNormRows plan,
-                                   const BackwardFinish<acc_t<T>> f, bool streams) {
-  using A = acc_t<T>;
-  constexpr int U = batch_norm_unroll(N) / 2, kStep = kBatchNormThreads;
-  __shared__ Gradient<A> shared;
-  const BatchNormRange range(plan, gridDim.x - 1 - blockIdx.x, plan.slice);
-  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
-  for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
-    PackPair<T, N> in[U];
-    BatchNormWalk to = walk;
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      if (i + u * kStep < range.count)
-        in[u] = {load_pack<N>(x + walk.at), load_pack<N>(dy + walk.at)};
-      walk.step(plan);
-    }
-    if (pass == 0) {
-      wait_for_previous_kernel();
-      if (threadIdx.x < kWarp) {
-        const bool writes = range.index == 0 && threadIdx.x == 0;
-        const Gradient<A> t =
-            f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
-        if (threadIdx.x == 0) shared = t;
-      }
-      __syncthreads();
-    }
-    const Gradient<A> t = shared;
-#pragma unroll
-    for (int u = 0; u < U; ++u, i += kStep, to.step(plan)) {
-      if (i >= range.count) continue;
-      A out[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const A moved = t.m1 + (static_cast<A>(in[u].x[j]) - t.mean) * t.m2r;
-        out[j] = t.scale * (static_cast<A>(in[u].dy[j]) - moved);
-      }
-      store_result(dx + to.at, round_pack<T, N>(out), streams);
-    }
+    if (i + u * kStep < range.count) store_result(y + to.at, t(in[u]), streams);
   }
 }
 

@@ -3,7 +3,7 @@
 #include "cuda/check.h"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -11,10 +11,13 @@ namespace {
 template <class... Params, class... Args>
 void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool in_clusters,
                  void (*kernel)(Params...), const Args&... args) {
-  const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "group_norm"),
-                          .threads = plan.threads,
-                          .shared_bytes = static_cast<size_t>(shared_bytes)};
-  launch_clusters(cuda, shape, in_clusters ? plan.pieces : 1, kernel, args...);
+  launch_overlapping(cuda,
+                     {.grid = exact_blocks(plan.blocks(), "group_norm"),
+                      .threads = plan.threads,
+                      .shared_bytes = static_cast<size_t>(shared_bytes),
+                      .cluster = in_clusters ? plan.pieces : 1,
+                      .carveout = cudaSharedmemCarveoutMaxShared},
+                     kernel, args...);
 }
 
 template <class T, int N>

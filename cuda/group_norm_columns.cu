@@ -110,13 +110,6 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
   store_parts<N>(plan, at, part, parts, MergeMoments{});
 }
 
-template <class A>
-struct AddChannelSums {
-  __device__ ChannelSums<A> operator()(const ChannelSums<A>& a, const ChannelSums<A>& b) const {
-    return {a.dy + b.dy, a.dy_xhat + b.dy_xhat};
-  }
-};
-
 // math    Σ dy and Σ dy·xhat of each channel over a chunk of the rows of a sample
 // grid    a block per (sample, chunk, tile of channels)
 // passes  1
@@ -165,7 +158,7 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     if (at.active) part[j].dy_xhat *= rstd[first + quotient(plan.by_channels, at.channel + j)];
   }
   start_next_kernel();
-  store_parts<N>(plan, at, part, parts, AddChannelSums<A>{});
+  store_parts<N>(plan, at, part, parts, AddChannelSums{});
 }
 
 // math    y = (x - mean)·rstd·gamma + beta

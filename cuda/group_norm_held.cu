@@ -3,7 +3,7 @@
 #include "cuda/device/shared.cuh"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -143,6 +143,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const HeldThread at = held_thread(plan, N);
   const HeldSums<A> sums = held_sums<A>(plan, 1);
   T* held = reinterpret_cast<T*>(dynamic_shared());
+  wait_for_previous_kernel();
+  start_next_kernel();
   for_each_row(plan, at, [&](int i) { hold_pack<N>(held + i, f.x + at.base + i); });  // 1 load
   commit_copies();
   wait_copies<0>();
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         sums.of_set[group] = moments.mean;
         sums.of_set[plan.groups + group] = rstd;
         if (at.piece != 0) return;
-        f.mean[at.sample * plan.groups + group] = moments.mean;
+        f.mean[at.sample * plan.groups + group] = norm_saved_mean(moments.mean, var);
         f.rstd[at.sample * plan.groups + group] = rstd;
         if (f.var != nullptr) f.var[at.sample * plan.groups + group] = var;
       });
@@ -232,6 +234,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const HeldSums<A> sums = held_sums<A>(plan, 2);
   T* x = reinterpret_cast<T*>(dynamic_shared());
   T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
+  wait_for_previous_kernel();
+  start_next_kernel();
   for_each_row(plan, at, [&](int i) {  // 1 load
     hold_pack<N>(x + i, b.x + at.base + i);
     hold_pack<N>(dy + i, b.dy + at.base + i);
@@ -259,7 +263,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       b.parts[int64_t{blockIdx.x} * plan.c + c] = {
           sums.of_c[c], sums.of_c[plan.c + c] * b.rstd[first_set + group_of(c)]};
   }
-  start_next_kernel();
   if (b.dx == nullptr) return;
   fold_groups<A>(
       plan,
@@ -302,13 +305,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (plan.pieces > 1) cluster_wait();
 }
 
-int shared_limit(const Cuda& cuda) {
-  int bytes = 0;
-  cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, cuda.index()),
-             "cudaDeviceGetAttribute");
-  return bytes;
-}
-
 // The plan, which does not fit where packs of 16 bytes are not aligned.
 template <class T>
 GroupNormHeld plan_held(Cuda& cuda, const GroupNormGeometry& g, int tensors,
@@ -318,10 +314,12 @@ GroupNormHeld plan_held(Cuda& cuda, const GroupNormGeometry& g, int tensors,
                               cuda.info().compute_major >= 9, shared_limit(cuda));
 }
 
-LaunchShape shape_of(const GroupNormHeld& plan) {
+ClusterShape shape_of(const GroupNormHeld& plan) {
   return {.grid = exact_blocks(plan.blocks(), "group_norm"),
           .threads = kThreads,
-          .shared_bytes = static_cast<size_t>(plan.shared_bytes)};
+          .shared_bytes = static_cast<size_t>(plan.shared_bytes),
+          .cluster = plan.pieces,
+          .carveout = cudaSharedmemCarveoutMaxShared};
 }
 
 }  // namespace
@@ -334,8 +332,8 @@ bool group_norm_held_forward(Cuda& cuda, const GroupNormForward& args, const Gro
     using T = typename decltype(type)::type;
     const GroupNormHeld plan = plan_held<T>(cuda, g, 1, {args.x.data, args.y.data});
     if (!plan.fits) return;
-    launch_clusters(cuda, shape_of(plan), plan.pieces, group_norm_forward_held<T, kFullPack<T>>,
-                    slab_forward<T>(args), plan);
+    launch_overlapping(cuda, shape_of(plan), group_norm_forward_held<T, kFullPack<T>>,
+                       slab_forward<T>(args), plan);
     done = true;
   });
   return done;
@@ -352,8 +350,7 @@ bool group_norm_held_backward(Cuda& cuda, const GroupNormBackward& args,
     const BackwardWorkspace<A> space(cuda, args, {g.n, g.g, g.channels(), plan.pieces});
     SlabBackward<T> b = slab_backward<T>(args);
     if (args.dgamma || args.dbeta) b.parts = space.parts;
-    launch_clusters(cuda, shape_of(plan), plan.pieces, group_norm_backward_held<T, kFullPack<T>>, b,
-                    plan);
+    launch_overlapping(cuda, shape_of(plan), group_norm_backward_held<T, kFullPack<T>>, b, plan);
     sum_samples(cuda, args, g.c, true, space);
     done = true;
   });

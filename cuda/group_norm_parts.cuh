@@ -2,6 +2,7 @@
 // gradients, and the passes that write contiguous tensors which no cluster holds.
 #pragma once
 
+#include "cuda/device/norm.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/round.cuh"
@@ -48,8 +49,8 @@ __global__ void __launch_bounds__(256)
                               A* var, A eps) {
   const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  start_next_kernel();
   wait_for_previous_kernel();
+  start_next_kernel();
   if (set >= of.sets) return;
   Moments<A> moments{};
   of.for_each(set, lane,
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(256)
   moments = warp_reduce(moments, MergeMoments{});
   if (lane != 0) return;
   const A variance = moments.m2 / moments.count;
-  mean[set] = moments.mean;
+  mean[set] = norm_saved_mean(moments.mean, variance);
   rstd[set] = A(1) / sqrt(variance + eps);
   if (var != nullptr) var[set] = variance;
 }
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(256)
                            ChannelSums<A>* terms) {
   const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  start_next_kernel();
   wait_for_previous_kernel();
+  start_next_kernel();
   if (set >= of.sets) return;
   ChannelSums<A> d{};
   of.for_each(set, lane, [&](int64_t part, int64_t channel) {
@@ -94,16 +95,11 @@ __global__ void __launch_bounds__(32 * kDown)
   __shared__ ChannelSums<A> of_row[kDown][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = int64_t{blockIdx.x} * 32, end = min(rows, (blockIdx.y + 1) * per_chunk);
-  ChannelSums<A> sums{};
-  start_next_kernel();
   wait_for_previous_kernel();
-  if (first + lane < c) {
-#pragma unroll 8
-    for (int64_t row = blockIdx.y * per_chunk + warp; row < end; row += kDown) {
-      const ChannelSums<A> part = parts[row * c + first + lane];
-      sums = {sums.dy + part.dy, sums.dy_xhat + part.dy_xhat};
-    }
-  }
+  start_next_kernel();
+  ChannelSums<A> sums =
+      reduce_strided(parts + first + lane, blockIdx.y * per_chunk + warp,
+                     first + lane < c ? end : 0, kDown, c, AddChannelSums{}, ChannelSums<A>{});
   of_row[warp][lane] = sums;
   __syncthreads();
   for (int i = warp; i < 32; i += kDown) {  // a warp adds up a channel: its lanes are the rows now

@@ -3,16 +3,9 @@
 
 #include "cuda/context.h"
 #include "cuda/group_norm_parts.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
-
-// How a kernel wants a multiprocessor's memory split between shared memory and first-level cache.
-// One that overlaps another wants the same split: a different one needs an idle multiprocessor.
-template <class... Params>
-void split_memory(void (*kernel)(Params...), int carveout) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout),
-             "cudaFuncSetAttribute");
-}
 
 template <class T>
 SlabForward<T> slab_forward(const GroupNormForward& args) {
@@ -89,14 +82,16 @@ void sum_samples_by(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool a
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
   const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
-  LaunchShape shape{.grid = {tiles, static_cast<unsigned>(chunks.count)}, .threads = 32 * kDown};
-  split_memory(kernel, after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
+  ClusterShape shape{
+      .grid = {tiles, static_cast<unsigned>(chunks.count)},
+      .threads = 32 * kDown,
+      .carveout = after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault};
   ChannelSums<A>* const next = chunks.count > 1 ? space.chunks : nullptr;
-  launch_next_kernel(cuda, shape, kernel, space.parts, space.rows, c, chunks.size, next, dgamma,
+  launch_overlapping(cuda, shape, kernel, space.parts, space.rows, c, chunks.size, next, dgamma,
                      dbeta);
   if (next == nullptr) return;
   shape.grid = tiles;
-  launch_next_kernel(cuda, shape, kernel, next, chunks.count, c, chunks.count, nullptr, dgamma,
+  launch_overlapping(cuda, shape, kernel, next, chunks.count, c, chunks.count, nullptr, dgamma,
                      dbeta);
 }
 

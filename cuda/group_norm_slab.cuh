@@ -18,6 +18,13 @@ template <class A>
 struct ChannelSums {
   A dy, dy_xhat;
 };
+struct AddChannelSums {
+  template <class A>
+  __device__ __forceinline__ ChannelSums<A> operator()(const ChannelSums<A>& a,
+                                                       const ChannelSums<A>& b) const {
+    return {a.dy + b.dy, a.dy_xhat + b.dy_xhat};
+  }
+};
 
 template <class T>
 struct SlabForward {
@@ -198,6 +205,8 @@ __global__ void __launch_bounds__(512, 2)
   const SlabThread at = slab_thread<kBlock>(f.plan);
   T* held = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   const T* x = f.x + at.base;
+  wait_for_previous_kernel();
+  start_next_kernel();
   for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i); });  // 1 load
   commit_copies();
   wait_copies<0>();
@@ -215,7 +224,7 @@ __global__ void __launch_bounds__(512, 2)
   const A var = moments.m2 / moments.count;
   const A rstd = A(1) / sqrt(var + f.eps);
   if (at.slot == 0 && at.lane == 0 && at.rows > 0 && at.piece == 0) {
-    f.mean[at.set] = moments.mean;
+    f.mean[at.set] = norm_saved_mean(moments.mean, var);
     f.rstd[at.set] = rstd;
     if (f.var != nullptr) f.var[at.set] = var;
   }
@@ -319,6 +328,8 @@ __global__ void __launch_bounds__(512, 2)
   const SlabThread at = slab_thread<kBlock>(plan);
   T* x = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
+  wait_for_previous_kernel();
+  start_next_kernel();
   for_each_pack<N>(plan, at, [&](int i) {  // 1 load
     hold_pack<N>(x + i, b.x + at.base + i);
     hold_pack<N>(dy + i, b.dy + at.base + i);
@@ -345,7 +356,6 @@ __global__ void __launch_bounds__(512, 2)
     }
     if (only_parts) return;
   }
-  start_next_kernel();
   if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
     const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
     write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share);

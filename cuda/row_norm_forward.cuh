@@ -60,21 +60,18 @@ __device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
 // passes 1: x from DRAM through shared memory into registers; both sums are taken there
 // bytes  fewest 2Eb = actual, beside gamma and beta once per run, mostly from the first-level cache
 // smem   row_stages() rows per slot: the next rows are fetched while this one is reduced
-// needs  K·N·lanes·cluster >= m, N | m
-// order  a thread's values, then lanes, warps and blocks pairwise: fixed by the plan
+// needs  K·N·lanes >= m, N | m
+// order  a thread's values, then lanes and warps pairwise: fixed by the plan
 template <class T, int N, int K, RowGroup kGroup, bool kMean>
-__global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormBlockThreads
-                                                             : detail::kRowNormThreads,
-                                  kGroup == RowGroup::blocks ? 1 : 3)
+__global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
     row_norm_forward_row_in_registers(const RowNormForward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, kGroup != RowGroup::lanes, kGroup == RowGroup::blocks>;
+  using Sums = RowSums<A, 1, kGroup != RowGroup::lanes>;
   constexpr int kStages = detail::row_stages(K);
   __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, plan.lanes, plan.cluster);
-  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes * plan.cluster;
-  int lane = threadIdx.x & (plan.lanes - 1);
-  if constexpr (kGroup == RowGroup::blocks) lane += (blockIdx.x & (plan.cluster - 1)) * plan.lanes;
+  Sums sum_row(meeting, plan.lanes);
+  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes;
+  const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
   const RowStages<T, N, K, 1, kStages> stages(lane, lanes, packs);
@@ -82,6 +79,8 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
     const int64_t row = set * plan.slots + slot;
     stages.fetch({f.x}, row * f.m, set < run.end && row < f.rows, stage);
   };
+  wait_for_previous_kernel();
+  start_next_kernel();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
   A gamma[K * N], beta[K * N];
@@ -114,9 +113,9 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
       for (int j = 0; j < N; ++j) square[0] += (x[k * N + j] - mean) * (x[k * N + j] - mean);
     }
     sum_row(square);
-    const A rstd = A(1) / sqrt(square[0] * reciprocal + f.eps);
+    const A var = square[0] * reciprocal, rstd = A(1) / sqrt(var + f.eps);
     if (valid != 0 && lane == 0) {
-      if constexpr (kMean) f.mean[row] = mean;
+      if constexpr (kMean) f.mean[row] = norm_saved_mean(mean, var);
       f.rstd[row] = rstd;
     }
 #pragma unroll
@@ -129,57 +128,107 @@ __global__ void __launch_bounds__(kGroup == RowGroup::blocks ? detail::kRowNormB
   }
 }
 
-// math   as above
-// grid   a block holds one row at a time, and takes a run of them
-// passes 1 over x in DRAM, 2 or 3 over it in shared memory
-// bytes  fewest 2Eb = actual
-// smem   a row; each pack of the next row is fetched as soon as its place has been read last
-// order  a thread's packs in turn, then lanes pairwise, then warps pairwise: fixed by the plan
-template <class T, int N, bool kMean>
-__global__ void __launch_bounds__(1024)
-    row_norm_forward_row_in_shared(const RowNormForward<T> f, const RowNormPlan plan) {
+// The moments of what a warp's threads hold of `count` packs of a row, in two passes.
+template <int N, bool kMean, class T>
+__device__ __forceinline__ Moments<acc_t<T>> held_row_moments(const T* held, int count) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, true, false>;
-  __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, plan.lanes, 1);
-  const int packs = static_cast<int>(f.m / N), lanes = plan.lanes;
-  const RowRun run = row_run(f.rows, plan);
-  T* const kept = reinterpret_cast<T*>(dynamic_shared());
-  for (int pack = threadIdx.x; pack < packs; pack += lanes)
-    start_copy<N>(kept + pack * N, f.x + run.set * f.m + pack * N);
-  commit_copies();
-  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
-  for (int64_t row = run.set; row < run.end; row += run.step) {
-    wait_copies<0>();
-    A x[N], sum[1] = {A(0)}, square[1] = {A(0)};
-    if constexpr (kMean) {  // 1 mean
-      for (int pack = threadIdx.x; pack < packs; pack += lanes) {
-        load_values<N>(x, kept + pack * N);
+  constexpr int kThreads = detail::kRowNormThreads;
+  A sum = A(0), square = A(0), x[N];
+  int own = 0;
+  for (int i = threadIdx.x; i < count; i += kThreads, ++own) {
+    if constexpr (!kMean) continue;
+    load_values<N>(x, held + i * N);
 #pragma unroll
-        for (int j = 0; j < N; ++j) sum[0] += x[j];
-      }
-      sum_row(sum);
-    }
-    const A mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
-    for (int pack = threadIdx.x; pack < packs; pack += lanes) {  // 2 var
-      load_values<N>(x, kept + pack * N);
+    for (int j = 0; j < N; ++j) sum += x[j];
+  }
+  const A values = warp_sum(static_cast<A>(own * N));
+  sum = warp_sum(sum);
+  const A mean = values > A(0) ? sum / values : A(0);
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    load_values<N>(x, held + i * N);
 #pragma unroll
-      for (int j = 0; j < N; ++j) square[0] += (x[j] - mean) * (x[j] - mean);
-    }
-    sum_row(square);
-    const A rstd = A(1) / sqrt(square[0] * reciprocal + f.eps);
-    if (threadIdx.x == 0) {
-      if constexpr (kMean) f.mean[row] = mean;
-      f.rstd[row] = rstd;
-    }
-    for (int pack = threadIdx.x; pack < packs; pack += lanes) {  // 3 write
-      load_values<N>(x, kept + pack * N);
-      if (row + run.step < run.end)
-        start_copy<N>(kept + pack * N, f.x + (row + run.step) * f.m + pack * N);
-      write_y<N, kMean>(f, row, int64_t{pack} * N, x, mean, rstd);
-    }
+    for (int j = 0; j < N; ++j) square += (x[j] - mean) * (x[j] - mean);
+  }
+  return {values, mean, warp_sum(square)};
+}
+
+// math   as above
+// grid   a cluster of blocks per kRows neighbouring rows; each block has a piece of `packs` packs
+//        of all of them
+// passes 1 over x in DRAM, 3 over it in shared memory
+// bytes  fewest 2Eb = actual, beside gamma and beta once per cluster, from L2
+// smem   the pieces: each thread reads only what it copied itself
+// order  a thread's packs in turn, lanes pairwise, then warps and blocks by Chan's formula: fixed
+//        by the plan
+template <class T, int N, int kRows, bool kMean>
+__global__ void __launch_bounds__(detail::kRowNormThreads, 3)
+    row_norm_forward_rows_in_cluster(const RowNormForward<T> f, const RowNormPlan plan) {
+  using A = acc_t<T>;
+  constexpr int kThreads = detail::kRowNormThreads, kWarps = kThreads / kWarp;
+  __shared__ detail::SharedSlots<Moments<A>> of_warp, of_block;  // [row, warp]; [row]
+  __shared__ A mean_of[kRows], rstd_of[kRows];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int rank = static_cast<int>(blockIdx.x) & (plan.cluster - 1);
+  const int64_t first_row = blockIdx.x / plan.cluster * int64_t{kRows};
+  const int rows = static_cast<int>(min(int64_t{kRows}, f.rows - first_row));
+  const int64_t begin = int64_t{rank} * plan.packs;
+  const int count = static_cast<int>(max(int64_t{0}, min(int64_t{plan.packs}, f.m / N - begin)));
+  const T* const x = f.x + first_row * f.m + begin * N;
+  T* const held = reinterpret_cast<T*>(dynamic_shared());
+  const auto place = [&](int row, int i) { return held + (row * plan.packs + i) * N; };
+  wait_for_previous_kernel();
+  start_next_kernel();
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = thread; r < rows && i < count; i += kThreads)
+      start_copy<N>(place(r, i), x + r * f.m + i * N);
     commit_copies();
   }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    wait_copies_but(kRows - 1 - r);
+    if (r >= rows) continue;
+    const Moments<A> moments = held_row_moments<N, kMean>(place(r, 0), count);
+    if (lane == 0) of_warp.get()[r * kWarps + warp] = moments;
+  }
+  __syncthreads();
+  if (warp < rows) {
+    const Moments<A> moments =
+        warp_reduce<kWarps>(of_warp.get()[warp * kWarps + lane % kWarps], MergeMoments{});
+    if (lane == 0) of_block.get()[warp] = moments;
+  }
+  if (plan.cluster > 1) cluster_sync();
+  if (warp < rows) {
+    Moments<A> moments{};
+    if (lane < plan.cluster) moments = in_block(of_block.get(), lane)[warp];
+    moments = warp_reduce<kMaxCluster>(moments, MergeMoments{});
+    if (lane == 0) {
+      const A var = moments.m2 / moments.count, rstd = A(1) / sqrt(var + f.eps);
+      mean_of[warp] = kMean ? moments.mean : A(0);
+      rstd_of[warp] = rstd;
+      if (rank == 0) {
+        if constexpr (kMean) f.mean[first_row + warp] = norm_saved_mean(moments.mean, var);
+        f.rstd[first_row + warp] = rstd;
+      }
+    }
+  }
+  if (plan.cluster > 1) cluster_arrive();  // a block must not end while it may be read
+  __syncthreads();
+#pragma unroll(N >= 8 ? 2 : 4)
+  for (int i = thread; i < count; i += kThreads) {  // 3 write
+    const int64_t at = (begin + i) * N;
+    A gamma[N], beta[N] = {}, in[N];
+    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
+    if constexpr (kMean)
+      load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      load_values<N>(in, place(r, i));
+      write_y<N, kMean>(f, first_row + r, at, in, mean_of[r], rstd_of[r], gamma, beta);
+    }
+  }
+  if (plan.cluster > 1) cluster_wait();
 }
 
 // math   y = (x - mean)·rstd·gamma + beta, with the statistics of merge_moments
@@ -221,9 +270,14 @@ void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
   const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor);
   const RowNormPlan plan = plan_row_norm_forward(f.rows, f.m, sizeof(T), N, card);
   if (plan.group == RowGroup::split) return launch_split_forward<T, N, kMean>(cuda, f);
-  if (plan.group == RowGroup::shared)
-    return launch_rows(cuda, plan, row_norm_forward_row_in_shared<T, N, kMean>, f, plan);
-  with_row_kernel<T, N>(plan, [&](auto packs, auto group) {
+  if (plan.group == RowGroup::cluster) {
+    constexpr int kMost = detail::most_rows(sizeof(T));
+    return launch_rows(cuda, plan,
+                       plan.slots == kMost ? row_norm_forward_rows_in_cluster<T, N, kMost, kMean>
+                                           : row_norm_forward_rows_in_cluster<T, N, 1, kMean>,
+                       f, plan);
+  }
+  with_row_kernel<T, N, 1>(plan, [&](auto packs, auto group) {
     launch_rows(cuda, plan, row_norm_forward_row_in_registers<T, N, packs(), group(), kMean>, f,
                 plan);
   });

@@ -12,11 +12,11 @@ namespace gradus {
 
 // What holds a row together.
 enum class RowGroup : uint8_t {
-  lanes,   // up to 32 threads of a warp
-  warps,   // warps of a block of 256 threads
-  blocks,  // a block of 512 threads, or a cluster of up to 8 such blocks
-  shared,  // a block of 1024 threads and its shared memory; forward only
-  split,   // rows are too long for any: cut into chunks and read twice
+  lanes,    // up to 32 threads of a warp
+  warps,    // warps of a block of 256 threads
+  blocks,   // a block of 512 threads, or a cluster of up to 8 of them; backward only
+  cluster,  // the shared memory of a cluster of blocks of 256 threads; forward only
+  split,    // rows are too long for any: cut into chunks and read twice
 };
 
 // A row is packs of `width` elements; `lanes` threads in each of `cluster` blocks take its packs in
@@ -32,7 +32,7 @@ struct RowNormPlan {
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   int64_t shared_bytes = 0;
-  int threads() const { return lanes * slots; }
+  int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
 };
 
@@ -52,25 +52,35 @@ namespace detail {
 
 inline constexpr int kRowNormThreads = 256;       // of a block with rows of up to 8 warps
 inline constexpr int kRowNormBlockThreads = 512;  // of a block that is a row, or a part of one
-// Multiprocessors of the card that the numbers of runs are made for; clusters use a few less.
+// Multiprocessors of the card that the numbers of runs are made for, and those of them on which
+// clusters of eight find room at a time: an H100 has 14 or 15 such places.
 inline constexpr int64_t kRowNormProcessors = 132;
-inline constexpr int64_t kRowNormInClusters = 128;
+inline constexpr int64_t kRowNormInClusters = 112;
 
-// 16 values of f32, f16 and bf16 per thread and row, 8 of f64.
+// 16 values of f32, f16 and bf16 per thread and row, 8 of f64; of rows of a warp in the forward
+// pass up to 32, which then need no barrier.
 constexpr int most_packs(int64_t element, int width) { return width > 1 && element == 2 ? 2 : 4; }
+constexpr int most_lane_packs(int64_t element, int width, int tensors) {
+  return tensors == 1 ? 4 : most_packs(element, width);
+}
 
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
+
+// Rows that a cluster of the backward pass has in shared memory at a time: the one whose dx is
+// being written, the one being added up, others on their way. `bytes`: a thread's of one tensor.
+constexpr int cluster_stages(int bytes) { return bytes > 32 ? 3 : 4; }
 
 // Lanes, packs and slots for rows of `row_packs` packs; false if no block or cluster can hold one.
 inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int tensors,
                       const RowNormCard& card) {
   const int most = most_packs(element, plan.width);
+  const int most_of_lane = most_lane_packs(element, plan.width, tensors);
   const auto power = [](int64_t n) {
     return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(n)));
   };
   plan.packs = most;
-  if (row_packs <= 32 * most) {
+  if (row_packs <= 32 * most_of_lane) {
     plan.group = RowGroup::lanes;
     // Where accesses are single elements, which is rare, one kernel is enough.
     const int64_t lanes = plan.width == 1 ? ceil_div(row_packs, most) : row_packs;
@@ -93,6 +103,28 @@ inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int
   return plan.shared_bytes <= card.shared_bytes;
 }
 
+// Rows that a cluster has at once, so that gamma and beta, which are as long and in f32, are read
+// less often.
+constexpr int most_rows(int64_t element) { return element == 2 ? 4 : 2; }
+
+// The shared memory of a cluster's blocks; false if rows are too long. Three blocks fit a
+// multiprocessor of 227 KB: one reads while another one writes.
+inline bool share_row_in_cluster(RowNormPlan& plan, int64_t rows, int64_t row_packs,
+                                 int64_t element, const RowNormCard& card) {
+  constexpr int64_t kMostBytes = 72 * 1024;
+  plan.group = RowGroup::cluster;
+  plan.lanes = kRowNormThreads;
+  plan.cluster = card.clusters ? 8 : 1;
+  const int64_t piece = ceil_div(row_packs, plan.cluster) * plan.width * element;
+  const int64_t most = card.clusters ? kMostBytes : card.shared_bytes;
+  plan.slots = most_rows(element);
+  if (plan.slots * piece > most || rows < 32 * plan.slots) plan.slots = 1;
+  plan.packs = static_cast<int>(piece / (plan.width * element));
+  plan.shared_bytes = plan.slots * piece;
+  plan.runs = ceil_div(rows, plan.slots);
+  return plan.shared_bytes <= most && plan.blocks() <= kMaxGridX;
+}
+
 // Runs that the card has at a time, `per_processor` blocks on each multiprocessor.
 inline int64_t run_places(const RowNormPlan& plan, int per_processor) {
   if (plan.cluster > 1) return kRowNormInClusters * per_processor / plan.cluster;
@@ -105,22 +137,18 @@ inline int64_t run_places(const RowNormPlan& plan, int per_processor) {
 inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t element, int width,
                                          const RowNormCard& card) {
   RowNormPlan plan{.width = width};
-  bool in_registers = detail::share_row(plan, m / width, element, 1, card);
-  // Where both can hold a row, 16-bit ones are faster in the shared memory of a block than in a
-  // cluster's registers (65,536 elements on an H100: 64 % against 39 %), wider ones slower.
-  const bool fits_shared = m * element <= card.shared_bytes;
-  if (plan.cluster > 1 && element == 2 && fits_shared) in_registers = false;
-  if (!in_registers) {
-    if (!fits_shared) return {.width = width};
-    plan = {.group = RowGroup::shared, .width = width, .lanes = 1024, .shared_bytes = m * element};
+  if (!detail::share_row(plan, m / width, element, 1, card) || plan.group == RowGroup::blocks) {
+    plan = {.width = width};
+    if (!detail::share_row_in_cluster(plan, rows, m / width, element, card))
+      return {.width = width};
+    return plan;
   }
   // One run per place, or short ones where there are many: places that end early find more work.
   const int64_t sets = ceil_div(rows, plan.slots);
-  const bool small = plan.group == RowGroup::lanes || plan.group == RowGroup::warps;
-  const int64_t places = detail::run_places(plan, small ? 3 : 1);
+  const int64_t places = detail::run_places(plan, plan.packs * width > 16 ? 2 : 3);
   plan.interleaved = sets <= 8 * places;
   plan.runs = plan.interleaved ? std::min(sets, places) : ceil_div(sets, 4);
-  plan.runs = std::min(plan.runs, kMaxGridX / plan.cluster);
+  plan.runs = std::min(plan.runs, kMaxGridX);
   return plan;
 }
 
@@ -129,9 +157,17 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
                                           const RowNormCard& card) {
   RowNormPlan plan{.width = width};
   if (!detail::share_row(plan, m / width, element, 2, card)) return {.width = width};
+  if (plan.group == RowGroup::blocks) {
+    plan.shared_bytes = plan.shared_bytes / detail::row_stages(plan.packs) *
+                        detail::cluster_stages(static_cast<int>(plan.packs * width * element));
+    if (plan.shared_bytes > card.shared_bytes) return {.width = width};
+  }
   const bool full = plan.packs == detail::most_packs(element, width);
   const int64_t places = detail::run_places(plan, (full ? 512 : 1024) / plan.threads());
-  plan.runs = std::clamp<int64_t>(ceil_div(rows, 2 * plan.slots), 1, places);
+  // No more than finish in as many rounds: parts cost time.
+  const int64_t sets = ceil_div(rows, plan.slots);
+  const int64_t rounds = ceil_div(sets, std::clamp<int64_t>(ceil_div(sets, 2), 1, places));
+  plan.runs = ceil_div(sets, rounds);
   plan.interleaved = true;
   return plan;
 }

@@ -2,53 +2,40 @@
 // block can hold: the sums of chunks of a row, merged in order.
 #pragma once
 
+#include "core/ops/normalization.h"
 #include "cuda/context.h"
 #include "cuda/device/row_norm.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 #include "cuda/row_norm_plan.h"
 
 namespace gradus {
 
 // Calls f(constant packs, constant group) for the kernel that keeps a row in registers.
-template <class T, int N, class F>
+template <class T, int N, int kTensors, class F>
 void with_row_kernel(const RowNormPlan& plan, F&& f) {
-  constexpr int kMost = detail::most_packs(sizeof(T), N);
-  using Most = std::integral_constant<int, kMost>;
+  constexpr int kMostOfLane = detail::most_lane_packs(sizeof(T), N, kTensors);
+  using Most = std::integral_constant<int, detail::most_packs(sizeof(T), N)>;
+  using MostOfLane = std::integral_constant<int, kMostOfLane>;
   using Lanes = std::integral_constant<RowGroup, RowGroup::lanes>;
-  if (plan.group == RowGroup::blocks)
-    return f(Most(), std::integral_constant<RowGroup, RowGroup::blocks>());
   if (plan.group == RowGroup::warps)
     return f(Most(), std::integral_constant<RowGroup, RowGroup::warps>());
   if constexpr (N > 1) {
     if (plan.packs == 1) return f(std::integral_constant<int, 1>(), Lanes());
-    if (kMost == 4 && plan.packs == 2) return f(std::integral_constant<int, 2>(), Lanes());
+    if (kMostOfLane == 4 && plan.packs == 2) return f(std::integral_constant<int, 2>(), Lanes());
   }
-  f(Most(), Lanes());
+  f(MostOfLane(), Lanes());
 }
 
 // The launch of a kernel over a plan's rows, in clusters where it has them.
 template <class... Params, class... Args>
 void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
                  const Args&... args) {
-  const LaunchShape shape{.grid = dim3(exact_blocks(plan.blocks(), "row_norm")),
-                          .threads = plan.threads(),
-                          .shared_bytes = static_cast<size_t>(plan.shared_bytes)};
-  if (plan.cluster == 1) return launch_kernel(cuda, shape, kernel, args...);
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shape.shared_bytes)),
-             "cudaFuncSetAttribute");
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = cuda.stream();
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
-             "cudaLaunchKernelEx");
+  launch_overlapping(cuda,
+                     {.grid = exact_blocks(plan.blocks(), "row_norm"),
+                      .threads = plan.threads(),
+                      .shared_bytes = static_cast<size_t>(plan.shared_bytes),
+                      .cluster = plan.cluster},
+                     kernel, args...);
 }
 
 // The sets of rows of a run: neighbours, or where every run has its place on the card at once every
@@ -140,8 +127,9 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
     moments = MergeMoments{}(moments, parts[row * chunks + chunk]);
   moments = block_moments(moments);
   if (threadIdx.x != 0) return;
-  if (mean != nullptr) mean[row] = moments.mean;
-  rstd[row] = A(1) / sqrt(moments.m2 / moments.count + eps);
+  const A var = moments.m2 / moments.count;
+  if (mean != nullptr) mean[row] = norm_saved_mean(moments.mean, var);
+  rstd[row] = A(1) / sqrt(var + eps);
 }
 
 }  // namespace gradus

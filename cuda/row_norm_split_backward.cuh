@@ -136,10 +136,15 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
     const int64_t values = plan.runs * kRowNormPlanes<kMean> * f.m;
     f.parts = static_cast<A*>(cuda.workspace(static_cast<size_t>(values) * sizeof(A)));
   }
-  with_row_kernel<T, N>(plan, [&](auto packs, auto group) {
-    launch_rows(cuda, plan, row_norm_backward_row_in_registers<T, N, packs(), group(), kMean>, f,
-                plan);
-  });
+  constexpr int kMost = detail::most_packs(sizeof(T), N);
+  if (plan.group == RowGroup::blocks) {
+    launch_rows(cuda, plan, row_norm_backward_row_in_cluster<T, N, kMost, kMean>, f, plan);
+  } else {
+    with_row_kernel<T, N, 2>(plan, [&](auto packs, auto group) {
+      launch_rows(cuda, plan, row_norm_backward_row_in_registers<T, N, packs(), group(), kMean>, f,
+                  plan);
+    });
+  }
   launch_sum_parts<kMean>(cuda, f, plan.runs);
 }
 

@@ -75,20 +75,26 @@ TEST(BatchNormPlan, ColumnsCoverTheChannels) {
   }
 }
 
+constexpr int64_t kHopper = 227 * 1024;  // bytes that a block may have
+
 TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
-  const auto held = [](int64_t n, int64_t c, int64_t s, int width, int inputs) {
-    return plan_batch_norm_held(plan_batch_norm_rows(n, c, s, width), 16, inputs);
+  const auto held = [](int64_t n, int64_t c, int64_t s, int width, int inputs,
+                       int64_t shared_limit = kHopper) {
+    return plan_batch_norm_held(plan_batch_norm_rows(n, c, s, width), 16, inputs, shared_limit);
   };
   for (const int64_t n : {1, 3, 128, 1000}) {
-    for (const int64_t c : {1, 3, 64, 2048}) {
+    for (const int64_t c : {1, 3, 16, 60, 64, 128, 2048}) {
       for (const int64_t s : {8, 64, 1024, 3136}) {
         for (const int width : {2, 4, 8}) {
           for (const int inputs : {1, 2}) {
             const BatchNormHeld plan = held(n, c, s, width, inputs);
             if (plan.cluster == 0) continue;
             EXPECT_LE(plan.cluster, BatchNormHeld::kMostBlocks);
-            EXPECT_LE(plan.bytes, BatchNormHeld::kMostBytes);
-            EXPECT_EQ(plan.bytes, plan.piece * 16 * inputs);
+            EXPECT_LE(plan.bytes, plan.wide ? kHopper - 2048 : BatchNormHeld::kMostBytes);
+            const int in_registers = plan.wide ? 512 * 8 / inputs : 0;
+            EXPECT_EQ(plan.in_shared, std::max(0, plan.piece - in_registers));
+            EXPECT_EQ(plan.bytes, plan.in_shared * 16 * inputs);
+            EXPECT_TRUE(!plan.wide || c * plan.cluster <= 128);
             EXPECT_GE(int64_t{plan.piece} * plan.cluster, n * s / width);
             EXPECT_LT(int64_t{plan.piece} * (plan.cluster - 1), n * s / width);
           }
@@ -96,9 +102,17 @@ TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
       }
     }
   }
-  EXPECT_EQ(held(128, 64, 1024, 4, 1).cluster, 8);  // f32, 128 x 64 x 32 x 32: 512 KB a channel
-  EXPECT_EQ(held(128, 64, 1024, 4, 2).cluster, 0);  // x and dy of it do not fit
-  EXPECT_EQ(held(128, 64, 1024, 8, 2).cluster, 8);  // in 16 bits they do
+  // f32, 128 x 64 x 32 x 32: 512 KB a channel, half of them in each of two blocks; x and dy of it
+  // do not fit, in 16 bits they do.
+  for (const auto& [width, inputs] : {std::pair(4, 1), std::pair(8, 2)}) {
+    EXPECT_EQ(held(128, 64, 1024, width, inputs).cluster, 2);
+    EXPECT_TRUE(held(128, 64, 1024, width, inputs).wide);
+    EXPECT_EQ(held(128, 64, 1024, width, inputs).bytes, 192 * 1024);
+    // Where a block has less shared memory, eight blocks.
+    EXPECT_EQ(held(128, 64, 1024, width, inputs, 99 * 1024).cluster, 8);
+  }
+  EXPECT_EQ(held(128, 64, 1024, 4, 2).cluster, 0);
+  EXPECT_EQ(held(128, 80, 1024, 4, 1).cluster, 8);  // 80 blocks would leave the card idle, 160 wait
   EXPECT_EQ(held(256, 128, 3136, 4, 1).cluster, 0);
   EXPECT_EQ(held(128, 3, 1024, 4, 1).cluster, 0);  // 24 blocks would leave the card idle
   EXPECT_EQ(held(2, 3, 64, 4, 1).cluster, 1);

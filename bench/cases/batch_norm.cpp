@@ -2,7 +2,7 @@
 
 #include "autograd/ops/batch_norm.h"
 
-#include "bench/cases/op_case.h"
+#include "bench/cases/channel_norm.h"
 
 namespace gradus {
 namespace {
@@ -20,50 +20,32 @@ struct Variant {
 };
 
 OpCase batch_norm_case(const Variant& v) {
-  const Shape per_channel{v.shape[1]};
   OpCase result;
   result.name = v.name;
-  result.inputs = {{.name = "x",
-                    .shape = v.shape,
-                    .mean = v.mean,
-                    .std = v.std,
-                    .channels_last = v.channels_last}};
-  if (v.affine) {
-    result.inputs.push_back(
-        {.name = "gamma", .shape = per_channel, .kind = CaseInput::Kind::parameter, .mean = 1.0});
-    result.inputs.push_back(
-        {.name = "beta", .shape = per_channel, .kind = CaseInput::Kind::parameter});
-  }
-  if (!v.training) {
-    result.inputs.push_back(
-        {.name = "running_mean", .shape = per_channel, .kind = CaseInput::Kind::state});
-    result.inputs.push_back({.name = "running_var",
-                             .shape = per_channel,
-                             .kind = CaseInput::Kind::state,
-                             .positive = true});
-  }
-  // Arguments of a call, given whichever container holds them; the state comes last.
-  const auto gamma = [v](auto in) { return v.affine ? in[1] : std::decay_t<decltype(in[0])>(); };
-  const auto beta = [v](auto in) { return v.affine ? in[2] : std::decay_t<decltype(in[0])>(); };
-
-  result.forward = [v, gamma, beta](std::span<const Tensor> in) {
-    BatchNormState state;
-    if (!v.training) state = {.running_mean = in[in.size() - 2], .running_var = in[in.size() - 1]};
-    return batch_norm(in[0], gamma(in), beta(in), state, {.training = v.training, .eps = kEps});
+  result.inputs = channel_norm_inputs({.name = "x",
+                                       .shape = v.shape,
+                                       .mean = v.mean,
+                                       .std = v.std,
+                                       .channels_last = v.channels_last},
+                                      v.affine, !v.training);
+  const auto named = [v](auto in) { return ChannelNormInputs(in, v.affine, !v.training); };
+  result.forward = [v, named](std::span<const Tensor> in) {
+    const auto given = named(in);
+    const BatchNormState state{
+        .running_mean = given.running_mean, .running_var = given.running_var, .batches = {}};
+    return batch_norm(in[0], given.gamma, given.beta, state, {.training = v.training, .eps = kEps});
   };
-  result.reference = [v, gamma, beta](std::span<const ref::Array> in) {
-    if (v.training) return ref::batch_norm_train(in[0], gamma(in), beta(in), kEps).y;
-    return ref::batch_norm_eval(in[0], gamma(in), beta(in), kEps, in[in.size() - 2],
-                                in[in.size() - 1]);
+  result.reference = [v, named](std::span<const ref::Array> in) {
+    const auto [gamma, beta, mean, var] = named(in);
+    if (v.training) return ref::batch_norm_train(in[0], gamma, beta, kEps).y;
+    return ref::batch_norm_eval(in[0], gamma, beta, kEps, mean, var);
   };
-  result.reference_backward = [v, gamma](std::span<const ref::Array> in, const ref::Array& dy) {
-    ref::BatchNormGradients g =
-        v.training ? ref::batch_norm_train_backward(in[0], gamma(in), dy, kEps)
-                   : ref::batch_norm_eval_backward(in[0], gamma(in), dy, kEps, in[in.size() - 2],
-                                                   in[in.size() - 1]);
-    std::vector<ref::Array> grads{g.dx};
-    if (v.affine) grads.insert(grads.end(), {g.dgamma, g.dbeta});
-    return grads;
+  result.reference_backward = [v, named](std::span<const ref::Array> in, const ref::Array& dy) {
+    const auto [gamma, beta, mean, var] = named(in);
+    return channel_norm_gradients(
+        v.training ? ref::batch_norm_train_backward(in[0], gamma, dy, kEps)
+                   : ref::batch_norm_eval_backward(in[0], gamma, dy, kEps, mean, var),
+        v.affine);
   };
   result.reduction = v.shape.numel() / v.shape[1];
   // Far from 0, each x - mean is exact to half an ulp of the mean only.

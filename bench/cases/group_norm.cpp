@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bench/cases/op_case.h"
+#include "bench/cases/channel_norm.h"
 
 namespace gradus {
 namespace {
@@ -23,31 +23,24 @@ struct Variant {
 OpCase group_norm_case(const Variant& v) {
   OpCase result;
   result.name = v.name;
-  result.inputs = {{.name = "x",
-                    .shape = v.shape,
-                    .mean = v.mean,
-                    .std = v.std,
-                    .channels_last = v.channels_last}};
-  if (v.affine) {
-    const Shape per_channel{v.shape[1]};
-    result.inputs.push_back(
-        {.name = "gamma", .shape = per_channel, .kind = CaseInput::Kind::parameter, .mean = 1.0});
-    result.inputs.push_back(
-        {.name = "beta", .shape = per_channel, .kind = CaseInput::Kind::parameter});
-  }
-  const auto gamma = [v](auto in) { return v.affine ? in[1] : std::decay_t<decltype(in[0])>(); };
-  const auto beta = [v](auto in) { return v.affine ? in[2] : std::decay_t<decltype(in[0])>(); };
-  result.forward = [v, gamma, beta](std::span<const Tensor> in) {
-    return group_norm(in[0], v.groups, gamma(in), beta(in), kEps);
+  result.inputs = channel_norm_inputs({.name = "x",
+                                       .shape = v.shape,
+                                       .mean = v.mean,
+                                       .std = v.std,
+                                       .channels_last = v.channels_last},
+                                      v.affine);
+  const auto named = [v](auto in) { return ChannelNormInputs(in, v.affine); };
+  result.forward = [v, named](std::span<const Tensor> in) {
+    const auto given = named(in);
+    return group_norm(in[0], v.groups, given.gamma, given.beta, kEps);
   };
-  result.reference = [v, gamma, beta](std::span<const ref::Array> in) {
-    return ref::group_norm(in[0], v.groups, gamma(in), beta(in), kEps).y;
+  result.reference = [v, named](std::span<const ref::Array> in) {
+    const auto given = named(in);
+    return ref::group_norm(in[0], v.groups, given.gamma, given.beta, kEps).y;
   };
-  result.reference_backward = [v, gamma](std::span<const ref::Array> in, const ref::Array& dy) {
-    ref::NormGradients g = ref::group_norm_backward(in[0], v.groups, gamma(in), dy, kEps);
-    std::vector<ref::Array> grads{g.dx};
-    if (v.affine) grads.insert(grads.end(), {g.dgamma, g.dbeta});
-    return grads;
+  result.reference_backward = [v, named](std::span<const ref::Array> in, const ref::Array& dy) {
+    return channel_norm_gradients(
+        ref::group_norm_backward(in[0], v.groups, named(in).gamma, dy, kEps), v.affine);
   };
   // The longest sum: a set, or a channel over all samples.
   const int64_t n = v.shape[0], c = v.shape[1], s = v.shape.numel() / (n * c);

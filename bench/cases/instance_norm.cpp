@@ -1,6 +1,6 @@
 #include "autograd/ops/instance_norm.h"
 
-#include "bench/cases/op_case.h"
+#include "bench/cases/channel_norm.h"
 
 namespace gradus {
 namespace {
@@ -16,51 +16,31 @@ struct Variant {
 };
 
 OpCase instance_norm_case(const Variant& v) {
-  const Shape per_channel{v.shape[1]};
   OpCase result;
   result.name = v.name;
-  result.inputs = {
-      {.name = "x", .shape = v.shape, .mean = 0.5, .std = 2.0, .channels_last = v.channels_last}};
-  if (v.affine) {
-    result.inputs.push_back(
-        {.name = "gamma", .shape = per_channel, .kind = CaseInput::Kind::parameter, .mean = 1.0});
-    result.inputs.push_back(
-        {.name = "beta", .shape = per_channel, .kind = CaseInput::Kind::parameter});
-  }
-  if (!v.training) {
-    result.inputs.push_back(
-        {.name = "running_mean", .shape = per_channel, .kind = CaseInput::Kind::state});
-    result.inputs.push_back({.name = "running_var",
-                             .shape = per_channel,
-                             .kind = CaseInput::Kind::state,
-                             .positive = true});
-  }
-  const auto gamma = [v](auto in) { return v.affine ? in[1] : std::decay_t<decltype(in[0])>(); };
-  const auto beta = [v](auto in) { return v.affine ? in[2] : std::decay_t<decltype(in[0])>(); };
+  result.inputs = channel_norm_inputs(
+      {.name = "x", .shape = v.shape, .mean = 0.5, .std = 2.0, .channels_last = v.channels_last},
+      v.affine, !v.training);
   const int64_t c = v.shape[1];
-  result.forward = [v, gamma, beta](std::span<const Tensor> in) {
-    InstanceNormState state;
-    if (!v.training) state = {.running_mean = in[in.size() - 2], .running_var = in[in.size() - 1]};
-    return instance_norm(in[0], gamma(in), beta(in), state, {.training = v.training, .eps = kEps});
+  const auto named = [v](auto in) { return ChannelNormInputs(in, v.affine, !v.training); };
+  result.forward = [v, named](std::span<const Tensor> in) {
+    const auto given = named(in);
+    const InstanceNormState state{.running_mean = given.running_mean,
+                                  .running_var = given.running_var};
+    return instance_norm(in[0], given.gamma, given.beta, state,
+                         {.training = v.training, .eps = kEps});
   };
-  result.reference = [v, c, gamma, beta](std::span<const ref::Array> in) {
-    if (v.training) return ref::group_norm(in[0], c, gamma(in), beta(in), kEps).y;
-    return ref::batch_norm_eval(in[0], gamma(in), beta(in), kEps, in[in.size() - 2],
-                                in[in.size() - 1]);
+  result.reference = [v, c, named](std::span<const ref::Array> in) {
+    const auto [gamma, beta, mean, var] = named(in);
+    if (v.training) return ref::group_norm(in[0], c, gamma, beta, kEps).y;
+    return ref::batch_norm_eval(in[0], gamma, beta, kEps, mean, var);
   };
-  result.reference_backward = [v, c, gamma](std::span<const ref::Array> in, const ref::Array& dy) {
-    std::vector<ref::Array> grads;
-    const auto take = [&](const auto& g) {
-      grads.push_back(g.dx);
-      if (v.affine) grads.insert(grads.end(), {g.dgamma, g.dbeta});
-    };
-    if (v.training) {
-      take(ref::group_norm_backward(in[0], c, gamma(in), dy, kEps));
-    } else {
-      take(ref::batch_norm_eval_backward(in[0], gamma(in), dy, kEps, in[in.size() - 2],
-                                         in[in.size() - 1]));
-    }
-    return grads;
+  result.reference_backward = [v, c, named](std::span<const ref::Array> in, const ref::Array& dy) {
+    const auto [gamma, beta, mean, var] = named(in);
+    if (v.training)
+      return channel_norm_gradients(ref::group_norm_backward(in[0], c, gamma, dy, kEps), v.affine);
+    return channel_norm_gradients(ref::batch_norm_eval_backward(in[0], gamma, dy, kEps, mean, var),
+                                  v.affine);
   };
   const int64_t s = v.shape.numel() / (v.shape[0] * c);
   result.reduction = (v.affine ? v.shape[0] : 1) * s;

@@ -33,6 +33,13 @@
 
 namespace gradus {
 
+// The mean to save, and to add to a running one: NaN where the variance is, which is where the set
+// has a NaN or an infinity. The sum itself may be infinite there, depending on its order.
+template <class S>
+GRADUS_HD S norm_saved_mean(S mean, S var) {
+  return var != var ? var : mean;
+}
+
 // The formulas of one element, for numbers and for vectors of the CPU alike (V: either, S: either);
 // the last two are the same with the factors of a whole channel multiplied out.
 

@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "cuda/device/cluster_mail.cuh"
+#include "cuda/device/norm.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
@@ -100,33 +101,26 @@ class RowStages {
 };
 
 // Sums over the threads that share a row: `lanes` of a warp by shuffles, or (kWarps) the warps of
-// `lanes` threads, which meet in shared memory at a barrier of their own, or (kBlocks) those of all
-// `cluster` blocks, each of which tells its sum to all. Every thread gets the sums.
-template <class A, int Count, bool kWarps, bool kBlocks>
+// `lanes` threads, which meet in shared memory at a barrier of their own. Every thread gets the
+// sums.
+template <class A, int Count, bool kWarps>
 class RowSums {
  public:
   // One barrier per call is enough, since calls take turns in two halves.
-  struct Meeting {
-    A warps[2][Count][kWarp];
-    ClusterMail<A, Count> mail;  // kBlocks only
-  };
+  using Meeting = A[2][Count][kWarp];
 
-  __device__ RowSums(Meeting& meeting, int lanes, int cluster)
+  __device__ RowSums(Meeting& meeting, int lanes)
       : meeting_(meeting),
         lanes_(lanes),
-        cluster_(cluster),
         barrier_(static_cast<int>(threadIdx.x) / lanes + 1),
-        first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {
-    if (kBlocks && cluster > 1) meeting.mail.open();
-  }
+        first_warp_(static_cast<int>(threadIdx.x & ~(lanes - 1)) / kWarp) {}
 
   __device__ __forceinline__ void operator()(A (&values)[Count]) {
-    if constexpr (!kWarps) {
-      for (int mask = 1; mask < lanes_; mask *= 2) add_other(values, mask);
-    } else {
+    if constexpr (kWarps) {
       add_warps(values);
-      if (kBlocks && cluster_ > 1) add_blocks(values);
       half_ ^= 1;
+    } else {
+      for (int mask = 1; mask < lanes_; mask *= 2) add_other(values, mask);
     }
   }
 
@@ -142,29 +136,58 @@ class RowSums {
     for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
     if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < Count; ++i) meeting_.warps[half_][i][warp] = values[i];
+      for (int i = 0; i < Count; ++i) meeting_[half_][i][warp] = values[i];
     }
     asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
 #pragma unroll
     for (int i = 0; i < Count; ++i)
-      values[i] = meeting_.warps[half_][i][first_warp_ + (lane & (warps - 1))];
+      values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
     for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
   }
 
-  __device__ __forceinline__ void add_blocks(A (&values)[Count]) {
-    meeting_.mail.send(half_, values, cluster_);
-    meeting_.mail.wait(half_, parity_);
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-      values[i] = meeting_.mail.of[half_][i][0];
-      for (int block = 1; block < cluster_; ++block) values[i] += meeting_.mail.of[half_][i][block];
-    }
-    parity_ ^= half_;  // both boxes have been used
+  Meeting& meeting_;
+  int lanes_, barrier_, first_warp_;
+  int half_ = 0;
+};
+
+// Sums over the blocks of a cluster, each of which tells its own to all: sent at one time and
+// received at a later one, so that the way costs nothing. All threads receive what was sent last
+// before they meet at a barrier of the block and send again.
+template <class A, int Count>
+class ClusterSums {
+ public:
+  using Mail = ClusterMail<A, Count>;
+
+  __device__ ClusterSums(Mail& mail, int cluster) : mail_(mail), cluster_(cluster) {
+    if (cluster > 1) mail.open();
   }
 
-  Meeting& meeting_;
-  int lanes_, cluster_, barrier_, first_warp_;
+  // All threads have the same values.
+  __device__ __forceinline__ void send(const A (&values)[Count]) {
+    if (cluster_ > 1) {
+      mail_.send(half_, values, cluster_);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < Count; ++i) own_[i] = values[i];
+  }
+
+  __device__ __forceinline__ void receive(A (&values)[Count]) {
+    if (cluster_ > 1) mail_.wait(half_, parity_);
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      values[i] = cluster_ > 1 ? mail_.of[half_][i][0] : own_[i];
+      for (int block = 1; block < cluster_; ++block) values[i] += mail_.of[half_][i][block];
+    }
+    parity_ ^= half_;  // both boxes have been used
+    half_ ^= 1;
+  }
+
+ private:
+  Mail& mail_;
+  int cluster_;
   int half_ = 0, parity_ = 0;
+  A own_[Count] = {};
 };
 
 }  // namespace gradus
