@@ -1,8 +1,5 @@
 #include "examples/cli/lesson_html.h"
 
-#include <cstring>
-
-#include "autograd/grad_mode.h"
 #include "core/build_config.h"
 #include "core/error.h"
 #include "examples/cli/lesson_variant.h"
@@ -137,10 +134,19 @@ json page_data(const json& controls, const Shape& shape) {
           {"shape", std::vector<int64_t>(shape.begin(), shape.end())}};
 }
 
-constexpr const char* kSource =
-    "Every number was computed by gradus in f64, for each position of the sliders: the steps by "
-    "plain loops, beside them the library's own kernels and finite differences. Shown with 9 "
-    "significant digits at most. Formulas and letters: core/ops/normalization.h.";
+// Where the numbers are from.
+std::string source_of(const char* contract) {
+  return std::string(
+             "Every number was computed by gradus in f64, for each position of the sliders: the "
+             "steps by plain loops, beside them the library's own kernels and finite differences. "
+             "Shown with 9 significant digits at most. Formulas and letters: ") +
+         contract + ".";
+}
+
+const char* contract_of(const Setting& setting) {
+  if (setting.layer == Layer::local_response_norm) return "core/ops/local_response_norm.h";
+  return setting.is_norm() ? "core/ops/normalization.h" : "core/ops/softmax.h";
+}
 
 }  // namespace
 
@@ -177,7 +183,7 @@ json lesson_data(const Setting& setting, const Inputs& given, uint64_t seed) {
   data["op"] = explain::to_string(setting.layer);
   data["start"] = start_of(setting, controls);
   data["variants"] = variants_of(controls, setting, inputs);
-  data["source"] = kSource;
+  data["source"] = source_of(contract_of(setting));
   return data;
 }
 
@@ -197,7 +203,7 @@ json norms_data(uint64_t seed) {
   const Inputs inputs = explain::draw_inputs(batch, shape, seed);
   json data = page_data(controls_of(group, shape), shape);
   data["start"] = start_of(group, data["controls"]);
-  data["source"] = kSource;
+  data["source"] = source_of("core/ops/normalization.h");
   const int64_t s = shape[2] * shape[3];
   for (const Layer layer :
        {Layer::batch_norm, Layer::layer_norm, Layer::group_norm, Layer::instance_norm,

@@ -50,7 +50,7 @@ function drawSets() {
   const names = isSoftmax ? ['m', 'max x', 'total'] : ['m', ...(rms ? [] : [evaluation ? 'running mean' : 'μ']),
     rms ? 'mean square' : evaluation ? 'running var' : 'var (biased)', 'rstd'];
   section(isSoftmax ? 'Which elements add up to 1' : 'Which elements share statistics',
-    h('p', {}, `One colour is one set: ${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of m = ${variant.set[0].m}. `, h('span', {class: 'soft'}, lesson.batch)),
+    h('p', {}, `One colour is one set: ${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of m = ${variant.set[0].m}. `, h('span', {class: 'soft'}, variant.mode === 'eval' ? 'The statistics are the running ones, which no x of this batch moves: no element acts on another.' : lesson.batch)),
     h('div', {class: 'maps two'},
       figure(mapOf('sets', {values: null, hues}), m('<b>sets</b>')), figure(mapOf('x'), ...shown('x'))),
     h('details', {open: variant.set.length <= 8}, h('summary', {}, 'The statistics of each set'),
@@ -78,7 +78,7 @@ function drawBackward() {
   const before = isSoftmax || isLrn ? [figure(mapOf('dy'), ...shown('dy', 'the gradient that comes in'))]
     : [figure(mapOf('dy'), ...shown('dy', 'the gradient that comes in')), figure(mapOf('d'), ...shown('d', '<i>dy</i>·<i>γ</i>'))];
   section(evaluation ? 'Backward in evaluation: one term' : `Backward: dx is the sum of ${['', '', 'two', 'three'][keys.length]} terms`,
-    evaluation ? h('p', {}, 'In evaluation μ and rstd are constants: they are the running statistics, which no x of this batch moves. Both other terms fall away.')
+    evaluation ? h('p', {}, 'In evaluation μ and rstd are constants: both are the running statistics. The two other terms fall away.')
       : data.op === 'rms_norm' ? h('p', {}, 'Nothing is subtracted from x, so there is no mean term: moving a whole row does change y.') : null,
     h('div', {class: 'maps two'}, before),
     h('p', {class: 'formula'}, m(formulaOf(evaluation))),
