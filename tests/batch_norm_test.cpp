@@ -50,6 +50,19 @@ TEST_P(BatchNorm, EvaluationGradientDoesNotReadX) {
   expect_near(x.grad(), {1, 2, 3, 4}, 0);
 }
 
+TEST_P(BatchNorm, AnInfinityMakesItsRunningStatisticsNaN) {
+  for (const bool first : {true, false}) {
+    const BatchNormState state = fresh_state(2, DType::f32);
+    const double inf = INFINITY;
+    batch_norm(tensor({first ? inf : 1, 1, first ? 1 : inf, 3}, {2, 2}, DType::f32), {}, {}, state);
+    const Values mean = state.running_mean.to_vector<double>();
+    const Values var = state.running_var.to_vector<double>();
+    EXPECT_TRUE(std::isnan(mean[0]) && std::isnan(var[0])) << mean[0] << " " << var[0];
+    EXPECT_NEAR(mean[1], 0.2, 1e-6);
+    EXPECT_NEAR(var[1], 1.1, 1e-6);
+  }
+}
+
 TEST_P(BatchNorm, BackwardUsesTheStatisticsOfItsForward) {
   // A later training step moves the running statistics; the evaluation gradient must not see that.
   const BatchNormState state = fresh_state(1);

@@ -51,6 +51,39 @@ TEST_P(InstanceNorm, RunningStatisticsAverageOverTheSamples) {
   }
 }
 
+TEST_P(InstanceNorm, AnInfinityMakesItsRunningStatisticsNaN) {
+  const InstanceNormState state = fresh_state(2, DType::f32);
+  instance_norm(tensor({1, INFINITY, 1, 3}, {1, 2, 2}, DType::f32), {}, {}, state);
+  const Values mean = state.running_mean.to_vector<double>();
+  const Values var = state.running_var.to_vector<double>();
+  EXPECT_TRUE(std::isnan(mean[0]) && std::isnan(var[0])) << mean[0] << " " << var[0];
+  EXPECT_NEAR(mean[1], 0.2, 1e-6);
+  EXPECT_NEAR(var[1], 1.1, 1e-6);
+}
+
+// Beyond 2^31 elements, +1 and -1 in turn, the last set -2 and +2; 17 GB of the device.
+TEST(InstanceNormCudaSlow, D104_BeyondTwoToThe31Elements) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const int64_t n = 2051, c = 64, s = 16384, sets = n * c;
+  const TensorOptions bf16{.dtype = DType::bf16, .device = kCuda};
+  const Tensor pair = Tensor::from_vector<float>({1, -1}, {2}, bf16);
+  Tensor x = pair.reshape({1, 1, 2}).expand({sets, s / 2, 2}).clone().reshape({n, c, s});
+  x.reshape({sets, s}).slice(0, sets - 1, sets).mul_(-2);
+  x.set_requires_grad(true);
+  Tensor beta = Tensor::zeros({c}, {.device = kCuda}).set_requires_grad(true);
+  const Tensor y = instance_norm(x, {}, beta, {}, {.eps = 0});
+  y.backward(Tensor::ones({n, c, s}, bf16));
+  const Tensor rows = y.detach().reshape({sets, s}), dx = x.grad().reshape({sets, s});
+  for (const int64_t set : {int64_t{0}, int64_t{131072}, sets - 2, sets - 1}) {
+    const double first = set == sets - 1 ? -1 : 1;
+    for (const int64_t at : {int64_t{0}, s - 2}) {
+      expect_near(rows.slice(0, set, set + 1).slice(1, at, at + 2), {first, -first}, 0);
+      expect_near(dx.slice(0, set, set + 1).slice(1, at, at + 2), {0, 0}, 0);
+    }
+  }
+  expect_near(beta.grad(), Values(size_t(c), double(n * s)), 0);
+}
+
 TEST_P(InstanceNorm, HalfPrecisionKeepsItsStatisticsInF32) {
   const InstanceNormState state = fresh_state(1, DType::f32);
   instance_norm(tensor({1, 2, 3, 6}, {1, 1, 4}, DType::bf16), {}, {}, state);

@@ -1,6 +1,8 @@
 #include "nn/layer_norm.h"
 
 #include "autograd/ops/sum.h"
+#include "core/launch.h"
+#include "core/ops/layer_norm.h"
 #include "core/trace.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/row_norm.h"
@@ -147,6 +149,28 @@ TEST_P(LayerNorm, GammaChangedAfterForwardIsAnError) {
 TEST_P(LayerNorm, AgreesWithPyTorch) {
   for (const auto& golden : ref::golden_cases("layer_norm"))
     test::check_golden<true>(golden, GetParam());
+}
+
+// The sum of a row with an infinity is infinite or NaN, depending on its order; what is saved is
+// NaN.
+TEST_P(LayerNorm, SavedMeanOfARowWithAnInfinityIsNaN) {
+  for (const int64_t m : {3, 64, 4096, 8000, 30000, 200000}) {
+    for (const int64_t at : {int64_t{0}, m - 1}) {
+      Values values(2 * m, 1.0);
+      values[size_t(at)] = INFINITY;
+      const Tensor x = tensor(values, {2, m}, DType::f32), y = Tensor::empty({2, m}, x.options());
+      const Tensor mean = Tensor::empty({2}, x.options()), rstd = Tensor::empty({2}, x.options());
+      launch(LayerNormForward{.x = x.raw(),
+                              .gamma = {},
+                              .beta = {},
+                              .y = y.raw(),
+                              .mean = mean.raw(),
+                              .rstd = rstd.raw(),
+                              .eps = 1.0});
+      expect_near(mean, {NAN, 1}, 0);
+      expect_near(rstd, {NAN, 1}, 0);
+    }
+  }
 }
 
 // More than 2^31 elements: row offsets need 64 bits.

@@ -43,6 +43,30 @@ TEST_P(RmsNorm, NonFiniteValuesStayInTheirRow) {
   }
 }
 
+// More than 2^31 elements, +1 and -1 in turn, the last row -2 and +2: row offsets need 64 bits; 17
+// GB of the device.
+TEST(RmsNormCudaSlow, BeyondTwoToThe31Elements) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const int64_t rows = 2097155, m = 1024;
+  Values one_row(m), last(m);
+  for (size_t i = 0; i < one_row.size(); ++i) last[i] = -(one_row[i] = i % 2 == 0 ? 1 : -1);
+  const TensorOptions options{.dtype = DType::bf16, .device = kCuda};
+  Tensor x = Tensor::from_vector(one_row, {1, m}, options).expand({rows, m}).clone();
+  x.slice(0, rows - 1, rows).mul_(-2);
+  x.set_requires_grad(true);
+  Tensor gamma = Tensor::ones({m}, {.device = kCuda}).set_requires_grad(true);
+  const Tensor y = rms_norm(x, {m}, gamma, 0.0);
+  y.backward(Tensor::ones({rows, m}, options));
+  for (const int64_t row : {int64_t(0), int64_t(2097151), rows - 2}) {
+    expect_near(y.detach().slice(0, row, row + 1), one_row, 0);
+    expect_near(x.grad().slice(0, row, row + 1), Values(m, 1), 0);
+  }
+  expect_near(y.detach().slice(0, rows - 1, rows), last, 0);
+  expect_near(x.grad().slice(0, rows - 1, rows), Values(m, 0.5), 0);
+  for (double& value : one_row) value *= double(rows - 2);
+  expect_near(gamma.grad(), one_row, 0);
+}
+
 TEST_P(RmsNorm, ChannelsLastSamplesKeepTheirFormat) {
   Values values(2 * 3 * 2 * 4);
   for (size_t i = 0; i < values.size(); ++i) values[i] = std::cos(0.3 + 1.9 * double(i));
