@@ -14,6 +14,7 @@ class Activate : public Module {
   explicit Activate(const Activation& activation) : activation_(activation) {}
   std::string_view kind() const override { return to_string(activation_); }
   Tensor forward(const Tensor& x) override { return activate(x, activation_); }
+  SumLengths sum_lengths(const Shape&, const Shape&) override { return {}; }
 
  private:
   Activation activation_;

@@ -24,6 +24,10 @@ class AvgPool2d final : public Module {
 
   std::string_view kind() const override { return "AvgPool2d"; }
   Tensor forward(const Tensor& x) override { return avg_pool2d(x, options); }
+  SumLengths sum_lengths(const Shape&, const Shape&) override {
+    const int64_t m = options.kernel_size[0] * options.kernel_size[1];
+    return {.y = m, .dx = m};
+  }
 
   AvgPool2dOptions options;
 };
@@ -36,6 +40,10 @@ class AdaptiveAvgPool2d final : public Module {
 
   std::string_view kind() const override { return "AdaptiveAvgPool2d"; }
   Tensor forward(const Tensor& x) override { return adaptive_avg_pool2d(x, output_size); }
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override {
+    const int64_t m = x[x.rank() - 2] * x[x.rank() - 1];  // a window of all
+    return {.y = m, .dx = y[y.rank() - 2] * y[y.rank() - 1]};
+  }
 
   Pair output_size;
 };

@@ -1,5 +1,7 @@
 #include "nn/batch_norm.h"
 
+#include <algorithm>
+
 #include "autograd/ops/batch_norm.h"
 #include "nn/init.h"
 
@@ -38,6 +40,11 @@ void BatchNorm::list(Contents& own) {
   own.buffer("running_mean", running_mean, Stored::acc);
   own.buffer("running_var", running_var, Stored::acc);
   own.buffer("num_batches_tracked", num_batches_tracked);
+}
+
+SumLengths BatchNorm::sum_lengths(const Shape& x, const Shape&) {
+  const int64_t m = x.numel() / std::max<int64_t>(1, x[1]);
+  return {.y = m, .dx = m, .parameters = m};
 }
 
 }  // namespace gradus::nn

@@ -13,6 +13,7 @@ class BatchNorm : public Module {
  public:
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Tensor weight, bias;               // [c], acc; undefined without affine
   Tensor running_mean, running_var;  // [c], acc; undefined without track_running_stats

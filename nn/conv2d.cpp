@@ -25,4 +25,11 @@ void Conv2d::list(Contents& own) {
   own.parameter("bias", bias, Stored::acc);
 }
 
+SumLengths Conv2d::sum_lengths(const Shape& x, const Shape& y) {
+  const int64_t taps = weight.size(2) * weight.size(3);
+  return {.y = weight.size(1) * taps,
+          .dx = weight.size(0) / options.groups * taps,
+          .parameters = x[0] * y[2] * y[3]};
+}
+
 }  // namespace gradus::nn

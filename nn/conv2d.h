@@ -15,6 +15,7 @@ class Conv2d final : public Module {
   std::string_view kind() const override { return "Conv2d"; }
   Tensor forward(const Tensor& x) override { return conv2d(x, weight, bias, options); }
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Tensor weight;  // [out, in/groups, r, s]
   Tensor bias;    // [out], acc; undefined without bias

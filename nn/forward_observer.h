@@ -35,4 +35,25 @@ class ForwardObserver {
   const ForwardObserver* outer_;
 };
 
+// Stands in for modules: while it lives, calling a module gives what the callback returns, and its
+// forward is not run. For running one module's own arithmetic with given results of its children:
+//
+//   ForwardReplacement given([&](Module& child, const Tensor& x) { return results[i++]; });
+//   Tensor y = parent.forward(x);
+class ForwardReplacement {
+ public:
+  using Callback = std::function<Tensor(Module& module, const Tensor& x)>;
+  explicit ForwardReplacement(Callback callback);
+  ~ForwardReplacement();
+  ForwardReplacement(const ForwardReplacement&) = delete;
+  ForwardReplacement& operator=(const ForwardReplacement&) = delete;
+
+  static const ForwardReplacement* current();
+  Tensor operator()(Module& module, const Tensor& x) const { return callback_(module, x); }
+
+ private:
+  Callback callback_;
+  const ForwardReplacement* outer_;
+};
+
 }  // namespace gradus::nn

@@ -1,5 +1,7 @@
 #include "nn/group_norm.h"
 
+#include <algorithm>
+
 #include "autograd/ops/group_norm.h"
 #include "nn/init.h"
 
@@ -26,6 +28,11 @@ Tensor GroupNorm::forward(const Tensor& x) {
 void GroupNorm::list(Contents& own) {
   own.parameter("weight", weight, Stored::acc);
   own.parameter("bias", bias, Stored::acc);
+}
+
+SumLengths GroupNorm::sum_lengths(const Shape& x, const Shape&) {
+  const int64_t m = x.numel() / std::max<int64_t>(1, x[0] * num_groups);
+  return {.y = m, .dx = m, .parameters = x.numel() / num_channels};
 }
 
 }  // namespace gradus::nn

@@ -13,6 +13,7 @@ class GroupNorm final : public Module {
   std::string_view kind() const override { return "GroupNorm"; }
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Tensor weight, bias;  // [c], acc; undefined without affine
   int64_t num_groups;

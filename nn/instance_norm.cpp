@@ -1,5 +1,7 @@
 #include "nn/instance_norm.h"
 
+#include <algorithm>
+
 #include "autograd/ops/instance_norm.h"
 #include "nn/init.h"
 
@@ -38,6 +40,12 @@ void InstanceNorm::list(Contents& own) {
   own.buffer("running_mean", running_mean, Stored::acc);
   own.buffer("running_var", running_var, Stored::acc);
   own.buffer("num_batches_tracked", num_batches_tracked);
+}
+
+SumLengths InstanceNorm::sum_lengths(const Shape& x, const Shape&) {
+  const int64_t c = std::max<int64_t>(1, num_features), m = x.numel() / c;
+  const int64_t set = x.rank() < rank_ ? m : m / std::max<int64_t>(1, x[0]);
+  return {.y = set, .dx = set, .parameters = m};
 }
 
 }  // namespace gradus::nn

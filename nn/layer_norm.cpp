@@ -1,5 +1,7 @@
 #include "nn/layer_norm.h"
 
+#include <algorithm>
+
 #include "autograd/ops/layer_norm.h"
 #include "nn/init.h"
 
@@ -21,6 +23,11 @@ Tensor LayerNorm::forward(const Tensor& x) {
 void LayerNorm::list(Contents& own) {
   own.parameter("weight", weight, Stored::acc);
   own.parameter("bias", bias, Stored::acc);
+}
+
+SumLengths LayerNorm::sum_lengths(const Shape& x, const Shape&) {
+  const int64_t m = std::max<int64_t>(1, normalized_shape.numel());
+  return {.y = m, .dx = m, .parameters = x.numel() / m};
 }
 
 }  // namespace gradus::nn

@@ -15,6 +15,7 @@ class LayerNorm final : public Module {
   std::string_view kind() const override { return "LayerNorm"; }
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Shape normalized_shape;
   Tensor weight;  // [normalized_shape], acc; undefined without elementwise_affine

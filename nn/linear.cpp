@@ -19,4 +19,8 @@ void Linear::list(Contents& own) {
   own.parameter("bias", bias, Stored::acc);
 }
 
+SumLengths Linear::sum_lengths(const Shape& x, const Shape&) {
+  return {.y = weight.size(1), .dx = weight.size(0), .parameters = x.numel() / weight.size(1)};
+}
+
 }  // namespace gradus::nn

@@ -13,6 +13,7 @@ class Linear final : public Module {
   std::string_view kind() const override { return "Linear"; }
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Tensor weight;  // [out, in]
   Tensor bias;    // [out], acc; undefined without bias

@@ -19,6 +19,7 @@ class LocalResponseNorm final : public Module {
 
   std::string_view kind() const override { return "LocalResponseNorm"; }
   Tensor forward(const Tensor& x) override { return local_response_norm(x, size, alpha, beta, k); }
+  SumLengths sum_lengths(const Shape&, const Shape&) override { return {.y = size, .dx = size}; }
 
   int64_t size;
   double alpha, beta, k;

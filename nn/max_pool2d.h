@@ -22,6 +22,7 @@ class MaxPool2d final : public Module {
 
   std::string_view kind() const override { return "MaxPool2d"; }
   Tensor forward(const Tensor& x) override;
+  SumLengths sum_lengths(const Shape& x, const Shape& y) override;
 
   Window window;
   bool ceil_mode;

@@ -12,6 +12,7 @@ namespace gradus::nn {
 namespace {
 
 thread_local const ForwardObserver* g_observer = nullptr;
+thread_local const ForwardReplacement* g_replacement = nullptr;
 
 // The modules whose forward is running on this thread, outermost first.
 thread_local std::vector<const Module*> g_running;
@@ -56,6 +57,11 @@ ForwardObserver::ForwardObserver(Callback callback)
 ForwardObserver::~ForwardObserver() { g_observer = outer_; }
 const ForwardObserver* ForwardObserver::current() { return g_observer; }
 
+ForwardReplacement::ForwardReplacement(Callback callback)
+    : callback_(std::move(callback)), outer_(std::exchange(g_replacement, this)) {}
+ForwardReplacement::~ForwardReplacement() { g_replacement = outer_; }
+const ForwardReplacement* ForwardReplacement::current() { return g_replacement; }
+
 std::string to_string(const LoadReport& report) {
   std::string text;
   append_names(text, "missing", report.missing);
@@ -65,6 +71,7 @@ std::string to_string(const LoadReport& report) {
 }
 
 Tensor Module::operator()(const Tensor& x) {
+  if (const ForwardReplacement* other = ForwardReplacement::current()) return (*other)(*this, x);
   if (!named_) modules();
   const Running running(*this);
   Tensor y;
@@ -143,6 +150,16 @@ std::vector<Tensor> Module::parameters() {
   std::vector<Tensor> result;
   for (NamedTensor& entry : named_parameters()) result.push_back(std::move(entry.tensor));
   return result;
+}
+
+SumLengths Module::sum_lengths(const Shape& x, const Shape& y) {
+  int64_t longest = std::max(x.numel(), y.numel());
+  Contents own;
+  list(own);
+  for (const Contents::Item& item : own.tensors) {
+    longest = std::max(longest, item.tensor->numel());
+  }
+  return {.y = longest, .dx = longest, .parameters = longest, .rounds_between = true};
 }
 
 int64_t Module::parameter_count() {

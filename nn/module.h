@@ -64,6 +64,13 @@ class Contents {
   }
 };
 
+// The longest sums behind the values of a layer: what tolerances of a comparison come from
+// (core/tolerance.h).
+struct SumLengths {
+  int64_t y = 1, dx = 1, parameters = 1;
+  bool rounds_between = false;  // results in between are rounded to the storage dtype, too
+};
+
 struct NamedTensor {
   std::string name;  // "0.weight", "1.running_mean"
   Tensor tensor;
@@ -93,6 +100,10 @@ class Module {
   virtual std::string_view kind() const = 0;  // "Conv2d"
   virtual Tensor forward(const Tensor& x) = 0;
   virtual void list(Contents&) {}
+  // For x and y of these shapes. By default as many values as the largest of x, y and the
+  // parameters has, and results in between; a layer that knows better can be judged by a tighter
+  // tolerance.
+  virtual SumLengths sum_lengths(const Shape& x, const Shape& y);
 
   void train(bool on = true);  // this module and everything in it
   void eval() { train(false); }

@@ -1,5 +1,7 @@
 #include "nn/rms_norm.h"
 
+#include <algorithm>
+
 #include "autograd/ops/rms_norm.h"
 #include "nn/init.h"
 
@@ -15,5 +17,10 @@ RMSNorm::RMSNorm(const Shape& normalized_shape, std::optional<double> eps, bool 
 Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, normalized_shape, weight, eps); }
 
 void RMSNorm::list(Contents& own) { own.parameter("weight", weight, Stored::acc); }
+
+SumLengths RMSNorm::sum_lengths(const Shape& x, const Shape&) {
+  const int64_t m = std::max<int64_t>(1, normalized_shape.numel());
+  return {.y = m, .dx = m, .parameters = x.numel() / m};
+}
 
 }  // namespace gradus::nn

@@ -46,6 +46,7 @@ class Sequential final : public Module {
   std::string_view kind() const override { return "Sequential"; }
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape&, const Shape&) override { return {}; }
 
  private:
   std::vector<std::shared_ptr<Module>> children_;
@@ -66,6 +67,7 @@ class Residual final : public Module {
   std::string_view kind() const override { return "Residual"; }
   Tensor forward(const Tensor& x) override;
   void list(Contents& own) override;
+  SumLengths sum_lengths(const Shape&, const Shape&) override { return {}; }
 
  private:
   std::shared_ptr<Module> body_;

@@ -8,11 +8,18 @@ namespace gradus::nn {
 
 // Over axis `dim`, counted from the back when negative.
 // https://pytorch.org/docs/stable/generated/torch.nn.Softmax.html
+// Backward starts from y as stored.
+inline SumLengths softmax_lengths(const Shape& x, int dim) {
+  const int64_t m = x[normalize_axis(dim, x.rank(), "softmax")];
+  return {.y = m, .dx = m, .rounds_between = true};
+}
+
 class Softmax final : public Module {
  public:
   explicit Softmax(int dim) : dim(dim) {}
   std::string_view kind() const override { return "Softmax"; }
   Tensor forward(const Tensor& x) override { return softmax(x, dim); }
+  SumLengths sum_lengths(const Shape& x, const Shape&) override { return softmax_lengths(x, dim); }
 
   int dim;
 };
@@ -23,6 +30,7 @@ class LogSoftmax final : public Module {
   explicit LogSoftmax(int dim) : dim(dim) {}
   std::string_view kind() const override { return "LogSoftmax"; }
   Tensor forward(const Tensor& x) override { return log_softmax(x, dim); }
+  SumLengths sum_lengths(const Shape& x, const Shape&) override { return softmax_lengths(x, dim); }
 
   int dim;
 };
@@ -37,6 +45,7 @@ class Softmax2d final : public Module {
           x);
     return softmax(x, -3);
   }
+  SumLengths sum_lengths(const Shape& x, const Shape&) override { return softmax_lengths(x, -3); }
 };
 
 }  // namespace gradus::nn

@@ -125,6 +125,9 @@ class Trainer {
   CapturedStep captured_step_;
 };
 
+// "layer 0 Conv2d, layer 1 BatchNorm2d, layer 2 relu": what the shapes of parameters do not tell.
+std::string layers_text(Module& model);
+
 // 64-bit FNV-1a over name, dtype, shape and row-major bytes of each tensor, as 16 hex digits: equal
 // for equal parameters and buffers, on whatever device.
 std::string parameter_hash(Module& model);

@@ -86,8 +86,9 @@ void check_position(const LoaderPosition& at, const DataLoader& loader, int64_t 
         "drawn must be samples to 2^53, got ", at.drawn, " in the file");
 }
 
-// "layer 0 Conv2d, layer 1 BatchNorm2d, layer 2 relu": what the shapes of parameters do not tell.
-std::string layers_of(Module& model) {
+}  // namespace
+
+std::string layers_text(Module& model) {
   std::string text;
   for (const Module::Entry& entry : model.modules()) {
     if (entry.path.empty()) continue;
@@ -96,11 +97,9 @@ std::string layers_of(Module& model) {
   return text;
 }
 
-}  // namespace
-
 std::map<std::string, std::string> Trainer::settings() const {
   return {
-      {kLayers, layers_of(model_)},
+      {kLayers, layers_text(model_)},
       {"clipping", concat("clip_value ", options_.clip_value, ", clip_norm ", options_.clip_norm)},
       {"epochs", std::to_string(options_.epochs)},
       {"optimizer", concat(optimizer_.name(), ": ", optimizer_.settings())},

@@ -10,6 +10,7 @@
 #include "examples/cli/commands.h"
 #include "examples/cli/layer_times.h"
 #include "examples/cli/run_setup.h"
+#include "nn/compare/roofs.h"
 #include "nn/io/atomic_file.h"
 
 namespace gradus::cli {

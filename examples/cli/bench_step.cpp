@@ -11,9 +11,9 @@
 
 #include "core/random.h"
 #include "examples/cli/commands.h"
-#include "examples/cli/median.h"
 #include "examples/cli/progress.h"
 #include "examples/cli/run_setup.h"
+#include "nn/compare/timer.h"
 #include "nn/data/loader.h"
 #include "nn/trainer.h"
 

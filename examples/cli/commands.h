@@ -10,6 +10,7 @@ namespace gradus::cli {
 using Action = std::function<int()>;
 
 void add_train(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_explain(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);

@@ -1,19 +1,17 @@
 #include "examples/cli/layer_times.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/generator.h"
 #include "core/launch.h"
-#include "examples/cli/median.h"
 #include "nn/capture.h"
+#include "nn/compare/timer.h"
 
 namespace gradus::cli {
 namespace {
 
 // Eight times the second-level cache of the largest current cards.
 constexpr int64_t kColdBytes = 400 << 20;
-constexpr double kBlockSeconds = 0.02;
 
 Tensor draw(const CaseInput& input, DType dtype, Device device) {
   const TensorOptions options{
@@ -43,22 +41,6 @@ Operands make_operands(const OpCase& op_case, DType dtype, Device device) {
     operands.inputs.push_back(draw(input, dtype, device));
   }
   return operands;
-}
-
-// Median milliseconds of one of the `calls` calls that a step makes.
-double time_step(Device device, const std::function<void()>& step, int64_t calls, int repeats) {
-  using Clock = std::chrono::steady_clock;
-  const auto block = [&](int64_t steps) {
-    const Clock::time_point start = Clock::now();
-    for (int64_t i = 0; i < steps; ++i) step();
-    with_backend(device, [](auto& backend) { synchronize(backend); });
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  block(nn::CapturedStep::kWarmUp + 1);  // ends with the recording of a step that is captured
-  const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(kBlockSeconds / block(1)));
-  std::vector<double> ms(static_cast<size_t>(repeats));
-  for (double& value : ms) value = 1e3 * block(steps) / static_cast<double>(steps * calls);
-  return median(ms);
 }
 
 // What `call` launches.
@@ -130,17 +112,9 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
 
 double time_calls(Device device, const std::function<void()>& step, int64_t calls, int repeats) {
   nn::CapturedStep captured(device, step);
-  return time_step(
-      device, [&] { captured.run(); }, calls, repeats);
-}
-
-double copy_bandwidth(Device device, int64_t bytes, int repeats) {
-  const TensorOptions options{.device = device};
-  const Tensor from = randn({bytes / 4}, options);
-  Tensor to = Tensor::empty({bytes / 4}, options);
-  const double ms = time_step(
-      device, [&] { to.copy_(from); }, 1, repeats);
-  return 2e-6 * static_cast<double>(from.nbytes()) / ms;
+  const double seconds = time_step(
+      device, [&] { captured.run(); }, repeats);
+  return 1e3 * seconds / static_cast<double>(calls);
 }
 
 }  // namespace gradus::cli

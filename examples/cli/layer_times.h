@@ -31,7 +31,4 @@ LayerTimes time_layer(const OpCase& op_case, DType dtype, Device device, bool co
 // least 20 ms; on a GPU the step is captured, so that the host's share does not count.
 double time_calls(Device device, const std::function<void()>& step, int64_t calls, int repeats);
 
-// GB/s (read and write together) of a plain copy of `bytes`, in blocks as above.
-double copy_bandwidth(Device device, int64_t bytes, int repeats);
-
 }  // namespace gradus::cli

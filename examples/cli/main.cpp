@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   app.footer("`gradus COMMAND --help` lists the options of a command.");
   Action action;
   add_train(app, action);
+  add_compare(app, action);
   add_bench(app, action);
   add_explain(app, action);
   add_info(app, action);

@@ -60,6 +60,16 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       ->type_name("NAME")
       ->check(CLI::IsMember(nn::model_names()))
       ->capture_default_str();
+  add_network_options(command, options);
+  command
+      .add_option("--precision", options.precision,
+                  "Arithmetic of products and convolutions: f32, or tf32 (faster, GPU only)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"f32", "tf32"}))
+      ->capture_default_str();
+}
+
+void add_network_options(CLI::App& command, RunOptions& options) {
   command
       .add_option("--norm", options.norm,
                   "What evens out the values after each convolution: batch (each channel, over the "
@@ -84,12 +94,6 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("--batch-size", options.batch_size, "Images per step")
       ->type_name("N")
       ->check(check_count)
-      ->capture_default_str();
-  command
-      .add_option("--precision", options.precision,
-                  "Arithmetic of products and convolutions: f32, or tf32 (faster, GPU only)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"f32", "tf32"}))
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of the initial weights and the order of images")
       ->type_name("N")

@@ -35,6 +35,8 @@ std::string check_seed(const std::string& text);           // an integer of 0 to
 
 void add_device_options(CLI::App& command, DeviceOptions& options);
 void add_run_options(CLI::App& command, RunOptions& options);
+// Of these the parts of a network, its optimizer, the batch and the seed only.
+void add_network_options(CLI::App& command, RunOptions& options);
 
 // The device that is asked for, ready for use: "auto" is the first GPU, if there is one, else the
 // CPU. Also sets the CPU's threads. Throws `unsupported` for a GPU in a build without CUDA, and

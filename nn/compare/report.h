@@ -43,9 +43,8 @@
 //        "dtype": "f32", "shape": [2, 6, 57, 59],
 //        "errors": [                  of each device, in their order
 //         {"device": "cpu", "ok": true,
-//          "max_ulp": 1.9, "mean_ulp": 0.2,   at the larger of a value and the root of the mean
-//          "max_relative": 1e-7, "mean_relative": 2e-8,   square of all, so that what cancels to
-//                                             about 0 does not count as thousands of ulp
+//          "max_ulp": 1.9, "mean_ulp": 0.2,   where values are added up, of the largest term, as
+//          "max_relative": 1e-7, "mean_relative": 2e-8,   they may cancel; else of each value
 //          "of_allowed": 0.4,                 the worst error as a share of what is allowed
 //          "beyond": 0,                       values beyond what is allowed
 //          "worst": null | {"index": [0, 1, 2, 3], "cpu": 1.0, "cuda:0": 1.0, "reference": 1.0,

@@ -46,6 +46,8 @@ target_sources(gradus PUBLIC
     cuda/graph.h
     nn/capture.h
     nn/checkpoint.h
+    nn/compare/compare.h
+    nn/compare/lock_step.h
     nn/compare/report.h
     nn/data/image_set.h
     nn/data/loader.h
@@ -58,6 +60,7 @@ target_sources(gradus PUBLIC
     nn/io/safetensors.h
     nn/linear.h
     nn/loss.h
+    nn/model_file.h
     nn/models.h
     nn/module.h
     nn/optim/adam.h
@@ -84,6 +87,15 @@ set(GRADUS_PRIVATE_HEADERS
   autograd/ops/row_norm.h
   autograd/ops/group_norm_node.h
   autograd/ops/axis_set.h
+  nn/compare/differences.h
+  nn/compare/layer.h
+  nn/compare/loss_layer.h
+  nn/compare/measure.h
+  nn/compare/module_layer.h
+  nn/compare/optimizer_layer.h
+  nn/compare/recording.h
+  nn/compare/roofs.h
+  nn/compare/timer.h
   nn/data/cifar10.h
   nn/data/idx.h
   nn/io/atomic_file.h

@@ -16,7 +16,7 @@
 #include <ostream>
 #include <string>
 
-#include "bench/cases/op_case.h"
+#include "bench/cases/draw.h"
 #include "tests/support/compare.h"
 
 namespace gradus {
@@ -30,21 +30,9 @@ struct CaseRun {
   std::vector<Tensor> grads;  // of each value and parameter input, in order
 };
 
-// Inputs of a case as the dtype holds them: drawn from `seed`, rounded, back in f64.
-std::vector<ref::Array> draw_inputs(const OpCase& op_case, DType dtype, uint64_t seed);
-// The same arrays as tensors that ask for gradients.
-std::vector<Tensor> make_inputs(const OpCase& op_case, std::span<const ref::Array> arrays,
-                                DType dtype, Device device);
 // Forward, and backward from dy if it is not empty.
 CaseRun run_case(const OpCase& op_case, std::span<const ref::Array> arrays, const ref::Array& dy,
                  DType dtype, Device device);
-// An upstream gradient for y: normal, rounded to its dtype.
-ref::Array draw_upstream(const Shape& shape, DType dtype, uint64_t seed);
-
-// How far a gradient of a case may be off in `dtype`, for the reference's y and the upstream dy.
-Tolerance gradient_tolerance(const OpCase& op_case, DType dtype, const ref::Array& y,
-                             const ref::Array& dy);
-
 bool has_gpu();
 
 void check_reference(const OpCase& op_case, Device device);

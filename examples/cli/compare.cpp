@@ -1,0 +1,213 @@
+// `gradus compare`: the layers on the CPU and on CUDA, side by side.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "core/error.h"
+#include "examples/cli/commands.h"
+#include "examples/cli/compare_cases.h"
+#include "examples/cli/compare_html.h"
+#include "examples/cli/compare_options.h"
+#include "examples/cli/compare_table.h"
+#include "nn/compare/compare.h"
+#include "nn/compare/roofs.h"
+#include "nn/io/atomic_file.h"
+
+namespace gradus::cli {
+namespace {
+
+constexpr const char* kInstead = "the CPU is held against its f64 and against finite differences";
+
+void write_file(const std::string& path, const std::string& text) {
+  nn::AtomicFile file("compare", path);
+  file.write(text);
+  file.commit();
+}
+
+// A large case as it is on a GPU; an eighth of its batch where only a CPU has to do it.
+OpCase sized(const OpCase& op_case, bool gpu) {
+  constexpr int64_t kEnough = 64;
+  Shape shape = op_case.inputs.front().shape;
+  if (!op_case.benchmark || gpu || shape.rank() < 2 || shape[0] < kEnough) return op_case;
+  shape[0] /= 8;
+  try {
+    return with_shape(op_case, shape);
+  } catch (const Error&) {
+    return op_case;  // it has no batch
+  }
+}
+
+CompareReport compare_layers(const CompareCommand& o) {
+  CompareReport report{.what = "layers", .seed = o.seed, .tolerance = o.tolerance};
+  JudgeOptions judge{.tolerance = o.tolerance};
+  judge.devices = compared_devices(report.missing, kInstead);
+  const bool gpu = judge.devices.size() > 1;
+  const auto cases = compared_cases({.layers = o.layers, .shape = o.shape, .timed = o.repeats > 0});
+  for (const Device device : judge.devices) {
+    report.devices.push_back(o.repeats > 0 ? measure_roofs(device, o.dtypes)
+                                           : CompareDevice{.device = device});
+    report.devices.back().text = describe(device);
+  }
+  for (const OpCase& op_case : cases) {
+    const OpCase one = sized(op_case, gpu);
+    const bool timed = o.repeats > 0 && (one.benchmark || o.shape);
+    for (const DType dtype : o.dtypes) {
+      const ComparedLayer layer = layer_of(one, dtype, o.seed);
+      judge.differences = !one.benchmark && dtype == o.dtypes.front();  // in f64 for all dtypes
+      report.rows.push_back(judge_layer(layer, judge));
+      for (const CompareDevice& device : report.devices) {
+        if (!timed) continue;
+        for (CompareTime& time : time_layer(layer, device, o.repeats)) {
+          report.rows.back().times.push_back(std::move(time));
+        }
+      }
+    }
+  }
+  return report;
+}
+
+int run(const CompareCommand& o) {
+  open_device({.device = "cpu", .threads = o.threads});
+  const bool model = !o.network.empty();
+  const CompareReport report = o.train ? compare_training(o)
+                               : model ? compare_model(o)
+                                       : compare_layers(o);
+  fmt::print("{}", o.train ? training_text(report) : to_text(report));
+  const std::string json = to_json(report);
+  if (!o.json.empty()) write_file(o.json, json);
+  if (!o.html.empty()) write_compare_html(nlohmann::json::parse(json), o.html);
+  finish_output();
+  return report.ok() ? 0 : kFailed;
+}
+
+std::string check_dtypes(const std::string& text) {
+  for (const char* known : {"f32", "f64", "f16", "bf16"}) {
+    if (text == known) return "";
+  }
+  return fmt::format("expected f32, f64, f16 or bf16, got '{}'", text);
+}
+
+Shape parse_shape(const std::vector<std::string>& extents) {
+  Shape shape;
+  for (const std::string& text : extents) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool good = error == std::errc() && end == text.data() + text.size() && value > 0;
+    if (!good || shape.rank() == kMaxRank) {
+      throw CLI::ValidationError("--shape", fmt::format("expected up to {} sizes of 1 or more, "
+                                                        "separated by commas, got '{}'",
+                                                        kMaxRank, text));
+    }
+    shape.append(value);
+  }
+  return shape;
+}
+
+void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>& dtypes,
+                 std::vector<std::string>& extents) {
+  command.add_option("--layer", o.layers, "Only these (default: all); may be repeated")
+      ->type_name("NAME")
+      ->delimiter(',')
+      ->check(CLI::IsMember(layer_names()).description(""))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option(
+          "--model", o.network,
+          "The layers inside a network on a batch of real images: small_cnn, lenet or "
+          "resnet8, new from the seed; or the file that `gradus train --resume FILE` wrote, "
+          "which says its network and holds its weights")
+      ->type_name("NAME|FILE");
+  command.add_flag("--train", o.train,
+                   "Lock-step training of the model (default: small_cnn): at each step every layer "
+                   "starts on CUDA from the CPU's bits; stops where the two part");
+  command.add_option("--steps", o.steps, "Steps of --train")
+      ->type_name("N")
+      ->check(check_count)
+      ->capture_default_str();
+  add_network_options(command, o);
+  command
+      .add_option("--data", o.data,
+                  "Folder of the model's images, Fashion-MNIST (default: where the Debian package "
+                  "dataset-fashion-mnist puts them; without it, images drawn at random)")
+      ->type_name("DIR");
+  command.add_option("--dtype", dtypes, "Of the values, separated by commas (default: f32,bf16)")
+      ->type_name("NAME")
+      ->delimiter(',')
+      ->check(check_dtypes)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("--shape", extents,
+                  "Of each layer's x, or of the model's batch of drawn images; sizes separated by "
+                  "commas (default: many shapes)")
+      ->type_name("N,C,H,W")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("--tolerance", o.tolerance,
+                  "Largest error, relative to the largest value of a tensor (default: computed "
+                  "from the dtype and the length of the sums)")
+      ->type_name("X")
+      ->check(check_positive_real);
+  command.add_option("--repeats", o.repeats, "Measurements of each time; 0: no times")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1000).description(""))
+      ->capture_default_str();
+  command
+      .add_option("--threads", o.threads,
+                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256).description(""));
+  command.add_option("--json", o.json, "Write everything to this file: docs/compare.md says how")
+      ->type_name("FILE");
+  command.add_option("--html", o.html, "Write a page for a browser, which needs no network")
+      ->type_name("FILE");
+}
+
+void check_together(const CompareCommand& o) {
+  const auto refuse = [](const char* option, const std::string& why) {
+    throw CLI::ValidationError(option, why);
+  };
+  if (!o.layers.empty() && (o.train || !o.network.empty())) {
+    refuse("--layer", "is for layers by themselves, not for those of a model");
+  }
+  if (o.train && (o.dtypes != std::vector{DType::f32})) {
+    refuse("--dtype", "lock-step training is in f32");
+  }
+  if (o.shape && (o.train || !o.network.empty()) && o.shape->rank() != 4) {
+    refuse("--shape", "a model takes images, so four sizes: N,C,H,W");
+  }
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "compare", "Compare the layers on the CPU and on CUDA: errors, times, verdict");
+  struct Parsed {
+    CompareCommand options;
+    std::vector<std::string> dtypes, extents;
+  };
+  const auto parsed = std::make_shared<Parsed>();
+  add_options(*command, parsed->options, parsed->dtypes, parsed->extents);
+  command->footer(
+      "Each layer gets the same bits on both devices and is held against the CPU in f64. The "
+      "status "
+      "is 0 when all is within its tolerance, else 1.\n"
+      "Examples: gradus compare --layer group_norm --dtype f32,f16\n"
+      "          gradus compare --model small_cnn --norm group\n"
+      "          gradus compare --train --steps 20");
+  command->callback([parsed, &action] {
+    CompareCommand& o = parsed->options;
+    for (const std::string& name : parsed->dtypes) o.dtypes.push_back(parse_dtype(name));
+    if (o.dtypes.empty()) o.dtypes = {DType::f32};
+    if (parsed->dtypes.empty() && !o.train) o.dtypes.push_back(DType::bf16);
+    if (!parsed->extents.empty()) o.shape = parse_shape(parsed->extents);
+    check_together(o);
+    action = [parsed] { return run(parsed->options); };
+  });
+}
+
+}  // namespace gradus::cli

@@ -1,0 +1,165 @@
+#include "examples/cli/compare_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "autograd/grad_mode.h"
+#include "bench/cases/draw.h"
+#include "core/error.h"
+
+namespace gradus::cli {
+namespace {
+
+using Kind = ComparedLayer::Input::Kind;
+
+Kind kind_of(CaseInput::Kind kind) {
+  switch (kind) {
+    case CaseInput::Kind::value:
+      return Kind::x;
+    case CaseInput::Kind::parameter:
+      return Kind::parameter;
+    case CaseInput::Kind::state:
+      return Kind::buffer;
+    case CaseInput::Kind::label:
+      return Kind::constant;
+  }
+  fail(ErrorCode::internal, "compare", "unknown kind of input");
+}
+
+// What an input of `shape` becomes when x, of shape `from`, gets the shape `to` of the same rank.
+Shape follow(const Shape& shape, const Shape& from, const Shape& to) {
+  Shape result = shape;
+  const int skipped = from.rank() - shape.rank();
+  const auto is_tail = [&](int axis) { return shape[axis] == from[skipped + axis]; };
+  bool tail = skipped >= 0 && shape.rank() > 0;
+  for (int axis = 0; tail && axis < shape.rank(); ++axis) tail = is_tail(axis);
+  if (tail) {
+    for (int axis = 0; axis < shape.rank(); ++axis) result[axis] = to[skipped + axis];
+  } else if (shape.rank() == 1 && from.rank() > 1 && shape[0] == from[1]) {
+    result[0] = to[1];  // per channel
+  } else if (shape.rank() == 1 && from.rank() > 0 && shape[0] == from[0]) {
+    result[0] = to[0];  // labels
+  }
+  return result;
+}
+
+bool is_asked_for(const OpCase& op_case, const std::vector<std::string>& layers) {
+  return layers.empty() || std::ranges::find(layers, op_case.op) != layers.end() ||
+         std::ranges::find(layers, op_case.function) != layers.end();
+}
+
+// The first case of the function that takes the shape; otherwise says why the last one did not.
+std::optional<OpCase> first_fitting(const std::vector<OpCase>& cases, const std::string& function,
+                                    const Shape& shape, std::string& why) {
+  for (const OpCase& op_case : cases) {
+    if (op_case.function != function || op_case.benchmark) continue;
+    try {
+      return with_shape(op_case, shape);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<OpCase> cases_of_shape(const std::vector<OpCase>& all, const CasesOptions& options) {
+  std::vector<OpCase> result;
+  std::set<std::string> seen;
+  std::string why;
+  for (const OpCase& op_case : all) {
+    if (!seen.insert(op_case.function).second) continue;
+    std::string of_this;
+    if (auto fitting = first_fitting(all, op_case.function, *options.shape, of_this)) {
+      result.push_back(std::move(*fitting));
+    } else {
+      why = of_this;
+    }
+  }
+  const bool named = !options.layers.empty();
+  check(!result.empty() && (!named || why.empty()), "compare", "--shape ", *options.shape,
+        " does not fit: ", why.empty() ? "no layer takes it" : why);
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::string> layer_names() {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  for (const std::string& op : ops_with_cases()) {
+    add(op);
+    for (const OpCase& op_case : cases_of(op)) add(op_case.function);
+  }
+  return names;
+}
+
+std::vector<OpCase> compared_cases(const CasesOptions& options) {
+  std::vector<OpCase> all;
+  std::set<std::string> timed;
+  for (const std::string& op : ops_with_cases()) {
+    for (OpCase& op_case : cases_of(op)) {
+      if (!is_asked_for(op_case, options.layers)) continue;
+      if (op_case.benchmark) {
+        const bool wanted = options.timed && !options.shape &&
+                            op_case.name.find("small") != std::string::npos &&
+                            timed.insert(op_case.function).second;
+        if (!wanted) continue;
+      }
+      all.push_back(std::move(op_case));
+    }
+  }
+  return options.shape ? cases_of_shape(all, options) : all;
+}
+
+OpCase with_shape(OpCase op_case, const Shape& shape) {
+  const Shape from = op_case.inputs.front().shape;
+  const std::string name = concat(op_case.op, " ", op_case.name);
+  check(from.rank() == shape.rank(), "compare", name, " has an x of rank ", from.rank(), ", got ",
+        shape);
+  for (CaseInput& input : op_case.inputs) input.shape = follow(input.shape, from, shape);
+  // No sum grows by more than the number of elements does.
+  const double growth = static_cast<double>(shape.numel()) / static_cast<double>(from.numel());
+  const double longest = std::ceil(static_cast<double>(op_case.reduction) * std::max(1.0, growth));
+  op_case.reduction = static_cast<int64_t>(longest);
+  const NoGradGuard no_grad;
+  try {
+    const auto arrays = draw_inputs(op_case, DType::f32, 0);
+    op_case.forward(make_inputs(op_case, arrays, DType::f32, kCpu));
+  } catch (const Error& error) {
+    throw Error(ErrorCode::invalid_argument, concat(name, ": ", error.what()));
+  }
+  return op_case;
+}
+
+ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed) {
+  ComparedLayer layer{
+      .layer = op_case.op, .case_name = op_case.name, .function = op_case.function, .dtype = dtype};
+  const std::vector<ref::Array> arrays = draw_inputs(op_case, dtype, seed);
+  const std::vector<Tensor> tensors = make_inputs(op_case, arrays, dtype, kCpu);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    layer.inputs.push_back(
+        {op_case.inputs[i].name, tensors[i].detach(), kind_of(op_case.inputs[i].kind)});
+  }
+  const Tensor y = op_case.forward(tensors);
+  ref::Array dy;
+  if (op_case.reference_backward) dy = draw_upstream(y.shape(), y.dtype(), seed + 1);
+  layer.outputs.push_back({"y", op_case.reference_backward
+                                    ? Tensor::from_vector(dy.data, dy.shape, {.dtype = y.dtype()})
+                                    : Tensor()});
+  layer.forward = [forward = op_case.forward](std::span<const Tensor> in) {
+    return std::vector<Tensor>{forward(in)};
+  };
+  const int64_t m = op_case.reduction;
+  layer.lengths = {.y = m, .dx = m, .parameters = m};
+  layer.for_itself = op_case.pointwise;
+  layer.scale = op_case.scale;
+  if (op_case.largest_stored_term && op_case.reference_backward) {
+    layer.gradient_absolute = op_case.largest_stored_term({y.shape(), y.to_vector<double>()}, dy);
+  }
+  return layer;
+}
+
+}  // namespace gradus::cli

@@ -1,0 +1,31 @@
+// The cases of the ops as layers to be compared.
+#pragma once
+
+#include <optional>
+
+#include "bench/cases/op_case.h"
+#include "nn/compare/layer.h"
+
+namespace gradus::cli {
+
+struct CasesOptions {
+  std::vector<std::string> layers;  // ops or functions of them ("gelu"); empty: all
+  std::optional<Shape> shape;       // of x in place of the cases' own
+  bool timed = true;                // the large cases as well, one of each function
+};
+
+// Names that `layers` may hold.
+std::vector<std::string> layer_names();
+
+// The cases that are asked for; with a shape, those that take it, one of each function. Throws
+// invalid_argument, saying what the op says, where a layer that was named takes no such shape.
+std::vector<OpCase> compared_cases(const CasesOptions& options);
+
+// `op_case` for inputs of other sizes: x gets the shape; what has x's shape, its last axes or its
+// channels follows. Another rank, or an op that refuses the sizes, throws invalid_argument.
+OpCase with_shape(OpCase op_case, const Shape& shape);
+
+// A case with drawn values in `dtype`.
+ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed);
+
+}  // namespace gradus::cli

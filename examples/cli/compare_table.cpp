@@ -1,0 +1,240 @@
+#include "examples/cli/compare_table.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/error.h"
+
+namespace gradus::cli {
+namespace {
+
+// What a line of the table says: one row of the report, or all cases of a function in one dtype.
+struct Line {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<const CompareRow*> rows;
+};
+
+std::string name_of(const CompareRow& row, const CompareReport& report) {
+  if (report.what == "layers") {
+    return row.function == row.layer ? row.layer : fmt::format("{}: {}", row.layer, row.function);
+  }
+  const std::string name = row.path.empty() ? row.layer : fmt::format("{} {}", row.path, row.layer);
+  return row.case_name.empty() ? name : fmt::format("{} ({})", name, row.case_name);
+}
+
+std::vector<Line> lines_of(const CompareReport& report) {
+  std::vector<Line> lines;
+  std::map<std::pair<std::string, DType>, size_t> known;
+  for (const CompareRow& row : report.rows) {
+    const std::string name = name_of(row, report);
+    // A module that is called twice has two lines.
+    const auto key =
+        std::pair(report.what == "layers" ? name : std::to_string(lines.size()), row.dtype);
+    const auto [at, is_new] = known.emplace(key, lines.size());
+    if (is_new) lines.push_back({name, row.dtype, {}});
+    lines[at->second].rows.push_back(&row);
+  }
+  return lines;
+}
+
+enum class Part { forward, dx, others };
+
+Part part_of(const CompareValue& value) {
+  if (value.direction == CompareDirection::forward) return Part::forward;
+  return value.name == "dx" ? Part::dx : Part::others;
+}
+
+std::string number(double value) {
+  if (value == 0) return "exact";
+  if (value < 0.095) return "<0.1";
+  return value < 9.95  ? fmt::format("{:.1f}", value)
+         : value < 1e5 ? fmt::format("{:.0f}", value)
+                       : fmt::format("{:.0e}", value);
+}
+
+// The largest error in ulp on each device, "1.2 / 0.9"; "" where there is no such value.
+std::string errors(const Line& line, Part part, size_t devices) {
+  std::vector<double> largest(devices, -1);
+  for (const CompareRow* row : line.rows) {
+    for (const CompareValue& value : row->values) {
+      if (part_of(value) != part) continue;
+      for (size_t d = 0; d < devices; ++d) {
+        largest[d] = std::max(largest[d], value.errors[d].max_ulp);
+      }
+    }
+  }
+  std::string text;
+  for (const double value : largest) {
+    if (value >= 0) text += fmt::format("{}{}", text.empty() ? "" : " / ", number(value));
+  }
+  return text;
+}
+
+double worst_share(const Line& line) {
+  double worst = 0;
+  for (const CompareRow* row : line.rows) {
+    for (const CompareValue& value : row->values) {
+      for (const CompareError& error : value.errors) worst = std::max(worst, error.of_allowed);
+    }
+  }
+  return worst;
+}
+
+// "ok", "wrong", or "" where nothing was held against finite differences.
+std::string differences(const Line& line) {
+  std::string text;
+  for (const CompareRow* row : line.rows) {
+    for (const CompareValue& value : row->values) {
+      if (!value.differences) continue;
+      if (!value.differences->ok) return "wrong";
+      if (value.differences->has_power) text = "ok";
+      if (text.empty()) text = "blind";
+    }
+  }
+  return text;
+}
+
+// "0.123 (45 %)" of the row that takes longest.
+std::string time_text(const Line& line, Device device, CompareDirection direction) {
+  const CompareTime* longest = nullptr;
+  for (const CompareRow* row : line.rows) {
+    for (const CompareTime& time : row->times) {
+      if (time.device != device || time.direction != direction) continue;
+      if (longest == nullptr || time.seconds > longest->seconds) longest = &time;
+    }
+  }
+  if (longest == nullptr) return "";
+  return fmt::format("{:.3g} {:>3.0f}%", 1e3 * longest->seconds, 100 * longest->share);
+}
+
+std::string index_text(int64_t element, const Shape& shape) {
+  std::string text;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    text = fmt::format("{}{}{}", element % shape[axis], text.empty() ? "" : ",", text);
+    element /= shape[axis];
+  }
+  return fmt::format("[{}]", text);
+}
+
+std::string devices_text(const CompareReport& report) {
+  std::string text;
+  for (const CompareDevice& device : report.devices) {
+    text += fmt::format("  {}", device.text);
+    if (device.copy_gb_per_s > 0) {
+      text += fmt::format("; roofs: copy {:.0f} GB/s, products", device.copy_gb_per_s);
+      for (const auto& [dtype, rate] : device.tflop_per_s) {
+        text += fmt::format(" {} {:.3g}", to_string(dtype), rate);
+      }
+      text += " TFLOP/s";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string table_text(const CompareReport& report) {
+  const size_t devices = report.devices.size();
+  const std::vector<Line> lines = lines_of(report);
+  size_t width = 5;
+  for (const Line& line : lines) width = std::max(width, line.name.size());
+  const bool timed =
+      std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
+  const bool differs =
+      std::ranges::any_of(lines, [](const Line& line) { return !differences(line).empty(); });
+  const int column = devices > 1 ? 15 : 7;
+  const std::string pair = devices > 1 ? " (cpu / cuda)" : "";
+  std::string text = fmt::format("{:<{}} {:<5}  {:<{}}{}{}", "", width, "",
+                                 fmt::format("largest error in ulp{}", pair), 3 * column + 2, "",
+                                 differs ? "       " : "");
+  if (timed) {
+    for (const CompareDevice& device : report.devices) {
+      text += fmt::format("  {:<21}", fmt::format("{}: ms, of roof", to_string(device.device)));
+    }
+  }
+  text += fmt::format("\n{:<{}} {:<5}  {:<{}} {:<{}} {:<{}}  {:>7}", "layer", width, "dtype", "y",
+                      column, "dx", column, "others", column, "allowed");
+  if (differs) text += "  diffs";
+  if (timed) {
+    for (size_t d = 0; d < devices; ++d)
+      text += fmt::format("  {:<10} {:<10}", "forward", "backward");
+  }
+  text += "  verdict\n";
+  for (const Line& line : lines) {
+    text += fmt::format("{:<{}} {:<5}  {:<{}} {:<{}} {:<{}}  {:>6.0f}%", line.name, width,
+                        to_string(line.dtype), errors(line, Part::forward, devices), column,
+                        errors(line, Part::dx, devices), column,
+                        errors(line, Part::others, devices), column, 100 * worst_share(line));
+    if (differs) text += fmt::format("  {:<5}", differences(line));
+    if (timed) {
+      for (const CompareDevice& device : report.devices) {
+        text += fmt::format("  {:<10} {:<10}",
+                            time_text(line, device.device, CompareDirection::forward),
+                            time_text(line, device.device, CompareDirection::backward));
+      }
+    }
+    const bool ok = std::ranges::all_of(line.rows, &CompareRow::ok);
+    text += ok ? "  ok\n" : "  WRONG\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string place_text(const CompareError& error, const Shape& shape, const CompareReport& report) {
+  std::string text = fmt::format("at {}:", index_text(error.worst, shape));
+  for (size_t d = 0; d < report.devices.size(); ++d) {
+    text += fmt::format(" {} {:.9g},", to_string(report.devices[d].device), error.got[d]);
+  }
+  return text +
+         fmt::format(" reference {:.9g}; error {:.3g}, allowed {:.3g}; {} of {} values beyond",
+                     error.want, error.error, error.allowed, error.beyond, shape.numel());
+}
+
+std::string wrong_text(const CompareRow& row, const CompareReport& report) {
+  std::string text;
+  const std::string head = fmt::format("{}{}{} {} {}", name_of(row, report),
+                                       row.case_name.empty() || report.what != "layers" ? "" : " ",
+                                       report.what == "layers" ? row.case_name : "",
+                                       to_string(row.dtype), to_string(row.shape));
+  for (const CompareValue& value : row.values) {
+    for (const CompareError& error : value.errors) {
+      if (error.ok) continue;
+      text += fmt::format("{}: {} ({}) on {} is beyond its tolerance\n  {}\n", head, value.name,
+                          to_string(value.direction), to_string(error.device),
+                          place_text(error, value.shape, report));
+    }
+    if (value.differences && !value.differences->ok) {
+      const CompareDifferences& d = *value.differences;
+      text += fmt::format(
+          "{}: {} (backward) is not the gradient of the forward\n  along one direction: {:.9g} by "
+          "backward, {:.9g} by finite differences; allowed {:.3g}\n",
+          head, value.name, d.got, d.want, d.allowed);
+    }
+  }
+  return text;
+}
+
+std::string to_text(const CompareReport& report) {
+  std::string text =
+      fmt::format("{}: each by itself, on the same bits, against the CPU in f64\n",
+                  report.what == "layers" ? "layers" : fmt::format("layers of {}", report.model));
+  text += devices_text(report);
+  for (const std::string& sentence : report.missing) text += fmt::format("  {}\n", sentence);
+  text += fmt::format("\n{}", table_text(report));
+  std::string wrong;
+  size_t rows = 0;
+  for (const CompareRow& row : report.rows) {
+    wrong += wrong_text(row, report);
+    rows += row.ok() ? 0 : 1;
+  }
+  if (!wrong.empty()) text += fmt::format("\n{}", wrong);
+  return text +
+         (rows == 0 ? fmt::format("\nall {} rows are within their tolerances\n", report.rows.size())
+                    : fmt::format("\n{} of {} rows are beyond their tolerances\n", rows,
+                                  report.rows.size()));
+}
+
+}  // namespace gradus::cli

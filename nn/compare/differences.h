@@ -1,0 +1,20 @@
+// What moving the inputs of a layer a little tells of it, in f64 on the CPU: how large the terms
+// are that cancel in its values, and whether its gradients are those of its forward.
+#pragma once
+
+#include "nn/compare/layer.h"
+
+namespace gradus {
+
+// For each value of the layer, in the order of judge_layer: how far it moves when every input moves
+// by a relative u, divided by u. Rounding of the same size in any of the layer's own sums moves it
+// about as far.
+std::vector<double> measured_scales(const ComparedLayer& layer, const LayerRun& reference);
+
+// The gradient of input `input` along a random direction v: Σ g·v against the central difference
+// Σ dy·(y(x + v) - y(x - v)) / 2. Outputs that have a corner there (a ReLU at 0, a tie of a pooling
+// window) are left out on both sides, by setting their dy to 0.
+CompareDifferences differences_of(const ComparedLayer& layer, size_t input,
+                                  const LayerRun& reference);
+
+}  // namespace gradus

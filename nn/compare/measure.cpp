@@ -1,0 +1,69 @@
+#include "nn/compare/measure.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gradus {
+namespace {
+
+double largest_size(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+size_t bin_of(double ulps) {
+  if (!(ulps <= ulp_edge(kUlpBins - 2))) return kUlpBins - 1;  // NaN too
+  int bin = 0;
+  while (ulps > ulp_edge(bin)) ++bin;
+  return static_cast<size_t>(bin);
+}
+
+}  // namespace
+
+CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
+                     std::span<const double> want, Device device, DType dtype,
+                     const MeasureOptions& options) {
+  const std::vector<double>& values = got[index];
+  check(values.size() == want.size(), "compare", "expected ", want.size(), " values, got ",
+        values.size(), " on ", device);
+  const double scale = std::max(options.scale, largest_size(want));
+  const double least = options.for_itself ? 0 : scale;
+  CompareError result{.device = device};
+  double ulps = 0, relatives = 0;
+  int64_t finite = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double allowed = options.tolerance.at(want[i], scale);
+    const double share = share_of_allowed(values[i], want[i], dtype, allowed);
+    if (share > 1) ++result.beyond;
+    const double error = share == 0 ? 0 : std::abs(values[i] - want[i]);
+    const double size = std::max(std::abs(want[i]), least);
+    const double in_ulps = error == 0 ? 0 : error / ulp(size, dtype);
+    ++result.histogram[bin_of(in_ulps)];
+    if (std::isfinite(in_ulps)) {
+      const double relative = error == 0 ? 0 : error / std::max(size, ulp(0.0, dtype));
+      result.max_ulp = std::max(result.max_ulp, in_ulps);
+      result.max_relative = std::max(result.max_relative, relative);
+      ulps += in_ulps, relatives += relative, ++finite;
+    }
+    if (share <= result.of_allowed) continue;
+    result.of_allowed = share;
+    result.worst = static_cast<int64_t>(i);
+    result.want = want[i];
+    result.error = error;
+    result.allowed = allowed;
+  }
+  result.ok = result.beyond == 0;
+  if (finite > 0) {
+    result.mean_ulp = ulps / static_cast<double>(finite);
+    result.mean_relative = relatives / static_cast<double>(finite);
+  }
+  if (result.worst >= 0) {
+    for (const auto& one : got) result.got.push_back(one[static_cast<size_t>(result.worst)]);
+  }
+  return result;
+}
+
+}  // namespace gradus

@@ -1,0 +1,93 @@
+#include "nn/model_file.h"
+
+#include <charconv>
+
+#include "autograd/ops/activation.h"
+#include "core/error.h"
+#include "nn/checkpoint.h"
+
+namespace gradus::nn {
+namespace {
+
+constexpr std::string_view kModel = "model.";
+
+std::string value_of(const TrainerState& state, const std::string& key) {
+  const auto found = state.values.find(key);
+  return found == state.values.end() ? "" : found->second;
+}
+
+// Of "..., images 60000x1x28x28, ...": what follows the count.
+Shape image_shape(const std::string& loader) {
+  constexpr std::string_view kImages = "images ";
+  Shape shape;
+  const size_t at = loader.find(kImages);
+  if (at == std::string::npos) return shape;
+  const char* next = loader.data() + at + kImages.size();
+  const char* const end = loader.data() + loader.size();
+  while (shape.rank() < 4) {
+    int64_t extent = 0;
+    const auto [after, error] = std::from_chars(next, end, extent);
+    if (error != std::errc()) return {};
+    shape.append(extent);
+    if (after == end || *after != 'x') break;
+    next = after + 1;
+  }
+  return shape;
+}
+
+std::vector<NamedTensor> weights_of(const TrainerState& state) {
+  std::vector<NamedTensor> weights;
+  for (const NamedTensor& entry : state.tensors) {
+    if (entry.name.starts_with(kModel)) {
+      weights.push_back({entry.name.substr(kModel.size()), entry.tensor});
+    }
+  }
+  return weights;
+}
+
+// The activation among the layers, "relu" where there is none.
+std::string activation_of(const std::string& layers) {
+  for (const std::string& name : activation_names()) {
+    if ((layers + ",").find(" " + name + ",") != std::string::npos) return name;
+  }
+  return "relu";
+}
+
+// Of the last linear layer: how many values it gives.
+int64_t classes_of(const std::vector<NamedTensor>& weights) {
+  int64_t last = -1, classes = 0;
+  for (const NamedTensor& entry : weights) {
+    int64_t layer = 0;  // the number that its name begins with
+    std::from_chars(entry.name.data(), entry.name.data() + entry.name.size(), layer);
+    if (entry.tensor.rank() == 2 && layer > last) last = layer, classes = entry.tensor.size(0);
+  }
+  return classes;
+}
+
+}  // namespace
+
+ModelFile load_model(const std::string& path) {
+  const TrainerState state = load_resume(path);
+  const std::string layers = value_of(state, "layers");
+  const Shape images = image_shape(value_of(state, "loader"));
+  const std::vector<NamedTensor> weights = weights_of(state);
+  ModelFile file;
+  file.options.activation = activation_of(layers);
+  file.options.classes = classes_of(weights);
+  if (images.rank() == 4 && file.options.classes > 0) {
+    file.options.channels = images[1], file.options.height = images[2];
+    file.options.width = images[3];
+    for (const std::string& name : model_names()) {
+      for (const std::string& norm : norm_names()) {
+        file.name = name, file.options.norm = norm;
+        file.network = make_model(name, file.options);
+        const bool same_layers = layers_text(file.network) == layers;
+        if (same_layers && file.network.load_state_dict(weights, false).ok()) return file;
+      }
+    }
+  }
+  fail(ErrorCode::unsupported, "load_model", "'", path,
+       "' holds no network that gradus makes: ", layers.empty() ? "it names no layers" : layers);
+}
+
+}  // namespace gradus::nn
