@@ -22,6 +22,8 @@ __device__ __forceinline__ Winner<A> lowest_winner(uint32_t first) {
 // bytes   fewest = actual from memory: rows between two windows again from the cache
 // needs   contiguous; w = 2q, N divides q; x aligned to 2N elements, y and index to N
 // order   window elements in row-major order
+// Measured at 8x64x112x112: 89 % of a copy in f32 and, in the same time, 46 % in bf16; element by
+// element 40 and 20 %.
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     max_pool2d_forward_3x3_stride_2(const __grid_constant__ Pairs g, const T* __restrict__ x,
@@ -144,6 +146,7 @@ struct TakenPixel {
 // bytes   fewest = actual from memory: dy and the index up to three times more, from the cache
 // needs   channels-last; N divides the channels; dx and dy aligned to N elements, the index to N
 // order   windows in row-major order
+// Measured at 8x64x112x112: 90 % of a copy in f32, 68 % in bf16; pixel by pixel 44 and 28 %.
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     max_pool2d_backward_3x3_stride_2_pixel(const __grid_constant__ Pairs g,
