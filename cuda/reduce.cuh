@@ -88,9 +88,8 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
 // smem:   kReduceThreads x N parts, so that all threads merge and finish columns
-// needs:  blockDim.x and blockDim.y powers of two; no stack: one spilled register costs 5 us a
-// launch order:  threads above each other step through the rows, eight at a time; then N of them
-// merge in
+// needs:  blockDim.x and blockDim.y powers of two; no stack (bench/log_reduce.md)
+// order:  threads above each other step through the rows, eight at a time; then N of them merge in
 //         order, and pairwise what is left of a tile that is narrower than the block
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
