@@ -168,8 +168,14 @@ inline Chunks plan_conv_direct_sum(int64_t pixels, const ConvDirectPlan& plan) {
   return plan_chunks(pixels, 128, most);
 }
 
-// Second stage of a sum over chunks: a block has so many outputs, and 256 / columns threads for
-// each.
+// Second stage of a weight gradient: whether a block has all taps of 32 channels, which it writes
+// as one run, each summed by one thread; few slices only.
+inline bool conv_reduces_channels(int64_t channels, int64_t taps, int64_t slices) {
+  return channels >= 32 && taps <= 64 && slices <= 48;
+}
+
+// Second stage of other sums over chunks: a block has so many outputs, and 256 / columns threads
+// for each.
 inline int plan_conv_reduce_columns(int64_t outputs) { return outputs < 4096 ? 8 : 32; }
 
 }  // namespace gradus

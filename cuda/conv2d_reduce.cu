@@ -1,6 +1,7 @@
 // Second stage of the weight and bias gradients: the slices' partial sums, added in order.
 #include "core/dtype.h"
 #include "cuda/conv2d_kernels.h"
+#include "cuda/device/shared.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -41,11 +42,53 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kChannels = 32;  // of a block of the kernel below
+
+// math    as above
+// grid    one block per row and 32 channels, a warp for each of up to 32 taps
+// bytes   the partials once, out once
+// smem    the block's sums, which are one run of `out`
+// order   slices one after the other
+template <class T>
+__global__ void __launch_bounds__(kChannels * 32)
+    conv2d_reduce_channels(const __grid_constant__ SliceSum p, int channel_tiles) {
+  using Acc = acc_t<T>;
+  auto* const sums = reinterpret_cast<Acc*>(dynamic_shared());  // [channel][tap]
+  const int64_t row = blockIdx.x / channel_tiles;
+  const int channel0 = static_cast<int>(blockIdx.x % channel_tiles) * kChannels;
+  const int lane = threadIdx.x % kChannels, c = channel0 + lane;
+  const int64_t count = p.rows * p.padded_channels * p.taps;
+  for (int tap = threadIdx.x / kChannels; tap < p.taps; tap += blockDim.x / kChannels) {
+    Acc sum = 0;
+    if (c < p.channels) {
+      const Acc* at =
+          static_cast<const Acc*>(p.partials) + (row * p.taps + tap) * p.padded_channels + c;
+#pragma unroll 8
+      for (int64_t slice = 0; slice < p.slices; ++slice) sum += at[slice * count];
+    }
+    sums[lane * p.taps + tap] = sum;
+  }
+  __syncthreads();
+  const int run = min(kChannels, p.channels - channel0) * p.taps;
+  T* const out = static_cast<T*>(p.out) + (row * p.channels + channel0) * p.taps;
+  for (int i = threadIdx.x; i < run; i += blockDim.x) out[i] = static_cast<T>(sums[i]);
+}
+
 }  // namespace
 
 void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
   const int64_t count = p.rows * p.padded_channels * p.taps;
   if (count == 0) return;
+  if (conv_reduces_channels(p.channels, p.taps, p.slices)) {
+    const int64_t tiles = ceil_div(p.channels, kChannels);
+    return visit(Floating{}, out, [&](auto type) {
+      using T = typename decltype(type)::type;
+      launch_kernel(cuda,
+                    {dim3(exact_blocks(p.rows * tiles, "conv2d")), kChannels * std::min(p.taps, 32),
+                     static_cast<size_t>(kChannels * p.taps) * sizeof(acc_t<T>)},
+                    conv2d_reduce_channels<T>, p, static_cast<int>(tiles));
+    });
+  }
   const int columns = plan_conv_reduce_columns(count);
   const int64_t blocks = ceil_div(count, columns);
   visit(Floating{}, out, [&](auto type) {

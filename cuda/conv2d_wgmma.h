@@ -35,15 +35,19 @@ struct WgmmaGather {
   int64_t tiles = 0;
 };
 
+// 16-bit operands are read as they are; f32 ones turned: [channel][position], where the positions
+// of dy and x count the same padded rows, images innermost, so that a tap of the window is a
+// distance along them: a whole number of images, since the copy engine starts at multiples of 16
+// bytes only.
 struct WgmmaWgrad {
-  CUtensorMap x;    // [n, h, w, channels], runs of 64 pixels of 64 channels
-  CUtensorMap dy;   // [pixels, rows], boxes of 64 pixels of 64 channels
-  float* partials;  // [slices, rows, depth]
-  PixelGrid grid;   // of dy
+  CUtensorMap x;  // [n, h, w, channels], runs of 64 pixels of 64 channels; turned: boxes of 64 rows
+  CUtensorMap dy;  // [pixels, rows], boxes of 64 pixels of 64 channels; turned: of a tile's rows
+  float* partials = nullptr;  // [slices, rows, depth]
+  PixelGrid grid;             // of dy; turned: of the positions, (row, column, image)
   WgmmaAxis h, w;
-  int channels, rows, depth;
-  int row_tiles, column_tiles;
-  int64_t slice_pixels;
+  int channels = 0, rows = 0, depth = 0;
+  int row_tiles = 1, column_tiles = 1;
+  int64_t slice_pixels = 0;
 };
 
 }  // namespace gradus

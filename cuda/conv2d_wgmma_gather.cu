@@ -13,7 +13,8 @@ void launch(Cuda& cuda, const WgmmaGather& p) {
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
              "cudaFuncSetAttribute");
   const int64_t blocks = std::min<int64_t>(p.tiles, cuda.info().multiprocessors);
-  launch_next_kernel(cuda, {dim3(static_cast<unsigned>(blocks)), 384, kShared}, kernel, p);
+  launch_next_kernel(cuda, {dim3(static_cast<unsigned>(blocks)), kWgmmaThreads, kShared}, kernel,
+                     p);
 }
 
 }  // namespace

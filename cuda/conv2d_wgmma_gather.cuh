@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_sums(const WgmmaPart& part, const float* b
 // needs   sm_90a; channels a multiple of 128 bytes, columns of 16 bytes, all 16-byte aligned
 // order   each output is summed in the order (slice of c, r, s, c), by one warpgroup
 template <class T, int Rows, int Columns, bool Split>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(kWgmmaThreads, 1)
     conv2d_wgmma_gather(const __grid_constant__ WgmmaGather p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Stages = WgmmaStages<T, Rows, Columns, Split>;
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(384, 1)
     while (index + 1 < p.part_count && tile >= p.parts[index + 1].first_tile) ++index;
     return p.parts[index];
   };
-  if (threadIdx.x >= Stages::kConsumers) {
+  if (threadIdx.x >= kWgmmaConsumers) {
     shrink_registers<40>();
-    if (threadIdx.x > Stages::kConsumers) return;
+    if (threadIdx.x > kWgmmaConsumers) return;
     for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
       const WgmmaPart& part = part_of(tile);
       const int64_t i = tile - part.first_tile;

@@ -41,7 +41,8 @@ TEST(ConvWgmmaPlan, TakesManyChannels) {
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::forward, DType::f16, ConvMath::tensor, 32, 64)));
   EXPECT_TRUE(conv_takes_wgmma(problem(Kind::forward, DType::f32, ConvMath::tensor, 32, 64)));
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::input, DType::f32, ConvMath::tensor, 32, 64)));
-  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 128, 128)));
+  EXPECT_TRUE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 128, 128)));
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 64, 128)));
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::forward, DType::f64, ConvMath::f64, 128, 128)));
   // Short sums in strict f32 stay with plain multiply-adds.
   ConvProblem strict = problem(Kind::forward, DType::f32, ConvMath::f32, 64, 64);
@@ -103,6 +104,37 @@ TEST(ConvWgmmaPlan, PartsCoverEveryReadOnce) {
   }
 }
 
+// Position j of dy and what tap (r) reads of x: the same padded rows, a distance apart.
+TEST(ConvWgmmaPlan, TurnedRowsReadWhatTheWindowReads) {
+  for (const int64_t kernel : {1, 2, 3, 5}) {
+    for (const int64_t stride : {1, 2}) {
+      for (const int64_t padding : {0, 1, 4}) {
+        for (const int64_t dilation : {1, 2}) {
+          const Window window{
+              .kernel = kernel, .stride = stride, .padding = padding, .dilation = dilation};
+          const int64_t extent = dilation * (kernel - 1) + 6;
+          const int64_t outputs = window.positions(1, extent);
+          const int64_t pitch = turned_extent(window, 1, extent, outputs);
+          ASSERT_GE(pitch, outputs);
+          for (int64_t q = 0; q < outputs; ++q) {
+            for (int64_t s = 0; s < kernel; ++s) {
+              const int64_t wanted = q * stride + s * dilation - padding;
+              // The column of plane s·dilation % stride, in this row or in the next one.
+              const int64_t at = (q + s * dilation / stride) % pitch;
+              const int64_t found = at * stride + s * dilation % stride - padding;
+              const bool inside = wanted >= 0 && wanted < extent;
+              EXPECT_EQ(found >= 0 && found < extent, inside);
+              if (inside) {
+                EXPECT_EQ(found, wanted);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ConvWgmmaPlan, TilesFillTheBlocks) {
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 128), (WgmmaTile{128, 256}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 16384, 128), (WgmmaTile{128, 128}));
@@ -110,7 +142,7 @@ TEST(ConvWgmmaPlan, TilesFillTheBlocks) {
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 192), (WgmmaTile{64, 256}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::f32, 65536, 128), (WgmmaTile{128, 128}));
   for (const int64_t pixels : {1024, 1087, 65536}) {
-    const WgmmaWgradPlan plan = plan_wgmma_wgrad(pixels, 128, 1152);
+    const WgmmaWgradPlan plan = plan_wgmma_wgrad(ConvMath::tensor, pixels, 128, 1152);
     EXPECT_EQ(plan.chunks.size % 64, 0);
     EXPECT_GE(plan.chunks.count * plan.chunks.size, pixels);
     EXPECT_LT((plan.chunks.count - 1) * plan.chunks.size, pixels);

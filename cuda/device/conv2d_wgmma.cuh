@@ -7,6 +7,9 @@
 
 namespace gradus {
 
+// Of a block: two warpgroups that multiply, one of which a thread copies.
+inline constexpr int kWgmmaConsumers = 256, kWgmmaThreads = 384;
+
 // A block's tile of Rows x Columns sums. Two warpgroups share it: 64 of 128 rows each, or with 64
 // rows half the columns each. A stage holds 128 bytes of the sum for every row and every column
 // (flat), or 64 pixels of Rows and Columns channels in boxes of 64 x 64 (upright); with Split it
@@ -22,7 +25,6 @@ struct WgmmaStages {
   static constexpr int kBoxBytes = 64 * 128;
   static constexpr int kStagingBytes = 4 * kBoxBytes;  // two boxes for each warpgroup
   static constexpr int kCount = (226 * 1024 - kStagingBytes) / kBytes;
-  static constexpr int kConsumers = 256, kThreads = kConsumers + 128;
   static constexpr int kSharedBytes = 1024 + kStagingBytes + kCount * kBytes + 256;
 
   uint32_t staging;  // at a multiple of 1024, as every box must be
@@ -36,7 +38,7 @@ struct WgmmaStages {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kCount; ++i) {
         full(i).open(1);
-        empty(i).open(kConsumers / 32);
+        empty(i).open(kWgmmaConsumers / 32);
       }
       publish_barriers();
     }
