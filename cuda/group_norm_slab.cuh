@@ -206,7 +206,6 @@ __global__ void __launch_bounds__(512, 2)
   T* held = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   const T* x = f.x + at.base;
   wait_for_previous_kernel();
-  start_next_kernel();
   for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i); });  // 1 load
   commit_copies();
   wait_copies<0>();
@@ -329,7 +328,6 @@ __global__ void __launch_bounds__(512, 2)
   T* x = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
   wait_for_previous_kernel();
-  start_next_kernel();
   for_each_pack<N>(plan, at, [&](int i) {  // 1 load
     hold_pack<N>(x + i, b.x + at.base + i);
     hold_pack<N>(dy + i, b.dy + at.base + i);
@@ -356,6 +354,7 @@ __global__ void __launch_bounds__(512, 2)
     }
     if (only_parts) return;
   }
+  start_next_kernel();
   if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
     const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
     write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share);

@@ -9,7 +9,8 @@ struct ClusterShape {
   dim3 grid;
   int threads = 0;
   size_t shared_bytes = 0;
-  int cluster = 1;  // blocks; more than one only on devices that have clusters (from 9.0)
+  int cluster = 1;       // blocks; more than one only on devices that have clusters (from 9.0)
+  bool overlaps = true;  // pays where the kernel is short
   // How the kernel wants a multiprocessor's memory split between shared memory and first-level
   // cache. Kernels that overlap want the same: another split needs an idle multiprocessor.
   int carveout = cudaSharedmemCarveoutDefault;
@@ -37,7 +38,7 @@ void launch_overlapping(Cuda& cuda, const ClusterShape& shape, void (*kernel)(Pa
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
-  if (cuda.info().compute_major >= 9) {
+  if (shape.overlaps && cuda.info().compute_major >= 9) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

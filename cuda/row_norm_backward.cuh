@@ -103,7 +103,6 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
     next_rstd = f.rstd[row];
   };
   wait_for_previous_kernel();
-  start_next_kernel();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
   fetch_statistics(run.set);
@@ -148,6 +147,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
     }
   }
   if (f.parts == nullptr) return;
+  start_next_kernel();
   write_slots<N, K, kMean>(f, plan, slot, lane, packs, dgamma, dbeta);
 }
 

@@ -31,6 +31,7 @@ struct RowNormPlan {
   int slots = 1;
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
+  bool overlaps = false;     // the kernel before: where there are few rounds
   int64_t shared_bytes = 0;
   int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -147,6 +148,7 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
   const int64_t sets = ceil_div(rows, plan.slots);
   const int64_t places = detail::run_places(plan, plan.packs * width > 16 ? 2 : 3);
   plan.interleaved = sets <= 8 * places;
+  plan.overlaps = plan.interleaved;
   plan.runs = plan.interleaved ? std::min(sets, places) : ceil_div(sets, 4);
   plan.runs = std::min(plan.runs, kMaxGridX);
   return plan;
@@ -164,10 +166,12 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
   }
   const bool full = plan.packs == detail::most_packs(element, width);
   const int64_t places = detail::run_places(plan, (full ? 512 : 1024) / plan.threads());
-  // No more than finish in as many rounds: parts cost time.
+  // Where rounds are few, no more runs than finish in as many: parts cost time.
   const int64_t sets = ceil_div(rows, plan.slots);
-  const int64_t rounds = ceil_div(sets, std::clamp<int64_t>(ceil_div(sets, 2), 1, places));
-  plan.runs = ceil_div(sets, rounds);
+  plan.runs = std::clamp<int64_t>(ceil_div(sets, 2), 1, places);
+  const int64_t rounds = ceil_div(sets, plan.runs);
+  plan.overlaps = rounds <= 32;
+  if (plan.overlaps) plan.runs = ceil_div(sets, rounds);
   plan.interleaved = true;
   return plan;
 }

@@ -34,7 +34,8 @@ void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
                      {.grid = exact_blocks(plan.blocks(), "row_norm"),
                       .threads = plan.threads(),
                       .shared_bytes = static_cast<size_t>(plan.shared_bytes),
-                      .cluster = plan.cluster},
+                      .cluster = plan.cluster,
+                      .overlaps = plan.overlaps},
                      kernel, args...);
 }
 

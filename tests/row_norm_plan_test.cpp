@@ -83,7 +83,7 @@ TEST(RowNormPlan, TheShapesThatAreMeasured) {
     EXPECT_EQ(forward.packs * a.width, 16);
     const RowNormPlan backward = plan_row_norm_backward(32768, 4096, a.element, a.width, kHopper);
     EXPECT_EQ(backward.lanes, 256);
-    EXPECT_EQ(backward.runs, 263);  // 125 rounds, as 264 would take
+    EXPECT_EQ(backward.runs, 264);
     EXPECT_LE(2 * backward.shared_bytes, kHopper.shared_bytes);
     // 8192 x 1024: two warps per row, four rows of a block at a time, one run per place.
     const RowNormPlan small = plan_row_norm_backward(8192, 1024, a.element, a.width, kHopper);
