@@ -53,13 +53,13 @@ CompareReport compare_layers(const CompareCommand& o) {
   }
   for (const OpCase& op_case : cases) {
     const OpCase one = sized(op_case, gpu);
-    const bool timed = o.repeats > 0 && (one.benchmark || o.shape);
     for (const DType dtype : o.dtypes) {
       const ComparedLayer layer = layer_of(one, dtype, o.seed);
-      judge.differences = !one.benchmark && dtype == o.dtypes.front();  // in f64 for all dtypes
-      report.rows.push_back(judge_layer(layer, judge));
+      judge.differences = dtype == o.dtypes.front();  // in f64 for all dtypes
+      // What is there for its time is not judged: small cases of the same function are.
+      report.rows.push_back(one.benchmark ? row_of(layer) : judge_layer(layer, judge));
+      if (o.repeats == 0 || !(one.benchmark || o.shape)) continue;
       for (const CompareDevice& device : report.devices) {
-        if (!timed) continue;
         for (CompareTime& time : time_layer(layer, device, o.repeats)) {
           report.rows.back().times.push_back(std::move(time));
         }
@@ -127,6 +127,13 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       ->type_name("N")
       ->check(check_count)
       ->capture_default_str();
+  command
+      .add_option(
+          "--lr", o.lr,
+          "Learning rate of --train, the same at all steps (default: a tenth of the largest "
+          "of `gradus train`)")
+      ->type_name("X")
+      ->check(check_positive_real);
   add_network_options(command, o);
   command
       .add_option("--data", o.data,
@@ -173,6 +180,7 @@ void check_together(const CompareCommand& o) {
   if (!o.layers.empty() && (o.train || !o.network.empty())) {
     refuse("--layer", "is for layers by themselves, not for those of a model");
   }
+  if (o.lr && !o.train) refuse("--lr", "is for --train");
   if (o.train && (o.dtypes != std::vector{DType::f32})) {
     refuse("--dtype", "lock-step training is in f32");
   }
@@ -198,7 +206,7 @@ void add_compare(CLI::App& app, Action& action) {
       "is 0 when all is within its tolerance, else 1.\n"
       "Examples: gradus compare --layer group_norm --dtype f32,f16\n"
       "          gradus compare --model small_cnn --norm group\n"
-      "          gradus compare --train --steps 20");
+      "          gradus compare --train --steps 200 --lr 0.05");
   command->callback([parsed, &action] {
     CompareCommand& o = parsed->options;
     for (const std::string& name : parsed->dtypes) o.dtypes.push_back(parse_dtype(name));

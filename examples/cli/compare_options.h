@@ -17,6 +17,7 @@ struct CompareCommand : RunOptions {
   std::string network;  // a name or a file; "": layers by themselves
   bool train = false;
   int64_t steps = 10;
+  std::optional<double> lr;
   std::string data;
   std::vector<DType> dtypes;
   std::optional<Shape> shape;

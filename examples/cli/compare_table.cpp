@@ -225,16 +225,16 @@ std::string to_text(const CompareReport& report) {
   for (const std::string& sentence : report.missing) text += fmt::format("  {}\n", sentence);
   text += fmt::format("\n{}", table_text(report));
   std::string wrong;
-  size_t rows = 0;
+  size_t judged = 0, beyond = 0;
   for (const CompareRow& row : report.rows) {
     wrong += wrong_text(row, report);
-    rows += row.ok() ? 0 : 1;
+    judged += row.values.empty() ? 0 : 1;
+    beyond += row.ok() ? 0 : 1;
   }
   if (!wrong.empty()) text += fmt::format("\n{}", wrong);
-  return text +
-         (rows == 0 ? fmt::format("\nall {} rows are within their tolerances\n", report.rows.size())
-                    : fmt::format("\n{} of {} rows are beyond their tolerances\n", rows,
-                                  report.rows.size()));
+  return text + (beyond == 0 ? fmt::format("\nall {} rows are within their tolerances\n", judged)
+                             : fmt::format("\n{} of {} rows are beyond their tolerances\n", beyond,
+                                           judged));
 }
 
 }  // namespace gradus::cli

@@ -1,6 +1,7 @@
 // `gradus compare --train`: lock-step training.
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -51,12 +52,16 @@ std::string drift_text(const CompareTraining& train) {
 
 CompareReport compare_training(const CompareCommand& o) {
   ComparedNetwork network(o);
+  const double lr = o.lr.value_or(default_lr(o.optimizer) / 10);
+  const bool watched = isatty(STDERR_FILENO) == 1;
   CompareReport report = gradus::compare_training(
       [&] { return network.make(); },
-      [&](nn::Module& model) {
-        return make_optimizer(o.optimizer, model, default_lr(o.optimizer) / 10);
-      },
-      [&] { return network.next_batch(); }, {.steps = o.steps, .tolerance = o.tolerance});
+      [&](nn::Module& model) { return make_optimizer(o.optimizer, model, lr); },
+      [&] { return network.next_batch(); },
+      {.steps = o.steps, .tolerance = o.tolerance, .on_step = [&](int64_t step, double loss) {
+         if (watched) fmt::print(stderr, "\rstep {} of {}, loss {:.4f} ", step, o.steps, loss);
+       }});
+  if (watched) fmt::print(stderr, "\r{:40}\r", "");
   report.model = network.name();
   report.seed = o.seed;
   if (!network.has_data()) report.missing.push_back("The batches are of images drawn at random.");

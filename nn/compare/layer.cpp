@@ -115,6 +115,17 @@ LayerRun run_layer(const ComparedLayer& layer, Device device, bool wide) {
   return run_layer(layer, operands_of(layer, device, wide));
 }
 
+CompareRow row_of(const ComparedLayer& layer) {
+  const nn::SumLengths& m = layer.lengths;
+  return {.layer = layer.layer,
+          .path = layer.path,
+          .case_name = layer.case_name,
+          .function = layer.function,
+          .shape = layer.inputs.front().value.shape(),
+          .dtype = layer.dtype,
+          .reduction = std::max({m.y, m.dx, m.parameters})};
+}
+
 CompareRow judge_layer(const ComparedLayer& layer, const JudgeOptions& options) {
   const LayerRun reference = run_layer(layer, kCpu, true);
   const std::vector<Value> wanted = values_of(layer, reference);
@@ -123,14 +134,7 @@ CompareRow judge_layer(const ComparedLayer& layer, const JudgeOptions& options) 
     got.push_back(values_of(layer, run_layer(layer, device, false)));
   }
   const std::vector<double> scales = measured_scales(layer, reference);
-  CompareRow row{
-      .layer = layer.layer,
-      .path = layer.path,
-      .case_name = layer.case_name,
-      .function = layer.function,
-      .shape = layer.inputs.front().value.shape(),
-      .dtype = layer.dtype,
-      .reduction = std::max({layer.lengths.y, layer.lengths.dx, layer.lengths.parameters})};
+  CompareRow row = row_of(layer);
   for (size_t v = 0; v < wanted.size(); ++v) {
     const Tensor& like = wanted[v].input ? layer.inputs[*wanted[v].input].value : wanted[v].tensor;
     const Tensor& first = got[0][v].tensor;
