@@ -29,7 +29,7 @@ void expect_text(const ProcessResult& result, int status, std::string_view part)
 TEST_F(CompareCli, EveryLayerIsRightInEveryDtype) {
   const ProcessResult result =
       compare({"--dtype", "f32,bf16,f16,f64", "--repeats", "0", "--json", "report.json"});
-  expect_text(result, 0, "rows are within their tolerances");
+  expect_text(result, 0, "cases are within their tolerances");
   const Json json = report();
   EXPECT_TRUE(json["ok"]);
   EXPECT_EQ(json["what"], "layers");

@@ -201,9 +201,9 @@ void add_compare(CLI::App& app, Action& action) {
   const auto parsed = std::make_shared<Parsed>();
   add_options(*command, parsed->options, parsed->dtypes, parsed->extents);
   command->footer(
-      "Each layer gets the same bits on both devices and is held against the CPU in f64. The "
-      "status "
-      "is 0 when all is within its tolerance, else 1.\n"
+      "Each layer gets the same bits on both devices and is held against the CPU in f64; without a "
+      "GPU the CPU is also held against finite differences. The status is 0 when all is within its "
+      "tolerance, else 1. docs/compare.md says how to read the table.\n"
       "Examples: gradus compare --layer group_norm --dtype f32,f16\n"
       "          gradus compare --model small_cnn --norm group\n"
       "          gradus compare --train --steps 200 --lr 0.05");

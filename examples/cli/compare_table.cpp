@@ -232,9 +232,15 @@ std::string to_text(const CompareReport& report) {
     beyond += row.ok() ? 0 : 1;
   }
   if (!wrong.empty()) text += fmt::format("\n{}", wrong);
-  return text + (beyond == 0 ? fmt::format("\nall {} rows are within their tolerances\n", judged)
-                             : fmt::format("\n{} of {} rows are beyond their tolerances\n", beyond,
-                                           judged));
+  const bool timed =
+      std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
+  text += "\nallowed: the largest error as a share of its tolerance";
+  if (timed) text += "; of roof: above 100 % where operands came from a cache";
+  text += " (docs/compare.md)\n";
+  const char* rows = report.what == "layers" ? "cases" : "layers";
+  return text + (beyond == 0 ? fmt::format("all {} {} are within their tolerances\n", judged, rows)
+                             : fmt::format("{} of {} {} are beyond their tolerances\n", beyond,
+                                           judged, rows));
 }
 
 }  // namespace gradus::cli
