@@ -184,6 +184,21 @@ TEST_F(CliExplainCheck, SingleArrays) {
   EXPECT_EQ(result.status, 0) << result.out << result.err;
 }
 
+// The verdict may rest on what nobody gave.
+TEST_F(CliExplainCheck, SaysWhatIsNotInTheFiles) {
+  claim({"group_norm"});
+  EXPECT_TRUE(check("group_norm").out.starts_with("dx: right"));
+  for (const char* name : {"gamma", "eps", "groups", "dgamma", "dbeta"}) arrays.erase(name);
+  const std::string out = check("group_norm").out;
+  EXPECT_TRUE(
+      out.starts_with("gamma is not in the files: taken as 1\n"
+                      "eps is not in the files: taken as 1e-05\n"
+                      "groups is not in the files: taken as 2\n"
+                      "dx: WRONG"))
+      << out;
+  EXPECT_FALSE(contains(check("group_norm", {"--eps", "1e-5"}).out, "eps is not"));
+}
+
 TEST_F(CliExplainCheck, RefusesFilesThatDoNotFit) {
   claim({"rms_norm"});
   const std::vector<double> dx = values("dx");

@@ -172,6 +172,111 @@ TEST(Diagnosis, NamesWrongStatistics) {
   EXPECT_EQ(slip_of(training, evaluation), Slip::evaluation_formula);
 }
 
+TEST(Diagnosis, NamesAnotherEps) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::group_norm}) {
+    const Setting setting{.layer = layer};
+    const Inputs in =
+        draw_inputs(setting, layer == Layer::group_norm ? Shape{3, 4, 3} : Shape{4, 6}, 0);
+    const auto finding = [&](double eps, DType dtype) {
+      Setting other = setting;
+      other.eps = eps;
+      return diagnose(setting, in, library_claim(other, in, dtype)).findings;
+    };
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      const std::vector<Finding> larger = finding(1e-2, dtype);
+      for (const size_t k : {0, 1}) EXPECT_EQ(larger[k].slip, Slip::other_eps) << larger[k].text;
+      EXPECT_TRUE(contains(larger[0].text, "another eps than 1e-05 was used in rstd, about 0.01 "))
+          << larger[0].text;
+    }
+    const Finding smaller = finding(1e-8, DType::f64)[0];
+    EXPECT_EQ(smaller.slip, Slip::eps_missing) << smaller.text;
+    EXPECT_TRUE(contains(smaller.text, "or another one than 1e-05 was used")) << smaller.text;
+    // One set: any rstd would be some eps's.
+    const Inputs one = draw_inputs(setting, {1, layer == Layer::group_norm ? 2 : 6, 3}, 0);
+    Setting single = setting, other;
+    single.groups = 1;
+    single.axes = layer == Layer::group_norm ? 0 : 2;
+    other = single;
+    other.eps = 1e-2;
+    EXPECT_EQ(diagnose(single, one, {.dx = library_claim(other, one).dx}).findings[0].slip,
+              Slip::stale_statistics);
+  }
+}
+
+// rstd·(d - m1·[has_mean or extra] - xhat·m2·rstd^power) of plain loops.
+Claim written_out(const Setting& setting, const Inputs& in, int power, bool extra) {
+  const Layout layout = layout_of(setting, in.x.shape());
+  const Values x = in.x.to_vector<double>(), dy = in.dy.to_vector<double>(),
+               gamma = in.gamma.to_vector<double>();
+  const auto sets = static_cast<size_t>(layout.sets);
+  const auto m = static_cast<double>(layout.m);
+  const auto set = [&](size_t i) { return static_cast<size_t>(layout.set[i]); };
+  const auto d = [&](size_t i) { return dy[i] * gamma[static_cast<size_t>(layout.param[i])]; };
+  Values mu(sets), var(sets), m1(sets), m2(sets), dx(x.size());
+  for (size_t i = 0; i < x.size() && setting.has_mean(); ++i) mu[set(i)] += x[i] / m;
+  for (size_t i = 0; i < x.size(); ++i)
+    var[set(i)] += (x[i] - mu[set(i)]) * (x[i] - mu[set(i)]) / m;
+  const auto rstd = [&](size_t i) { return 1 / std::sqrt(var[set(i)] + setting.eps); };
+  const auto xhat = [&](size_t i) { return (x[i] - mu[set(i)]) * rstd(i); };
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (setting.has_mean() || extra) m1[set(i)] += d(i) / m;
+    m2[set(i)] += d(i) * xhat(i) / m;
+  }
+  for (size_t i = 0; i < x.size(); ++i) {
+    dx[i] = rstd(i) * (d(i) - m1[set(i)] - xhat(i) * m2[set(i)] * std::pow(rstd(i), power));
+  }
+  return {.dx = Tensor::from_vector(dx, in.x.shape())};
+}
+
+TEST(Diagnosis, NamesAWrongPowerOfRstd) {
+  for (const Setting& setting : settings()) {
+    if (!setting.is_norm() || setting.is_evaluation()) continue;
+    SCOPED_TRACE(std::string(to_string(setting.layer)));
+    const Inputs in = draw_inputs(setting, {3, 4, 5}, 0);
+    const auto finding = [&](int power) {
+      return diagnose(setting, in, written_out(setting, in, power, false)).findings[0];
+    };
+    EXPECT_EQ(finding(0).slip, Slip::none) << finding(0).text;
+    EXPECT_EQ(finding(-1).slip, Slip::rstd_missing) << finding(-1).text;
+    EXPECT_TRUE(finding(-1).text.starts_with("a factor rstd is missing in the projection"));
+    EXPECT_EQ(finding(-2).slip, Slip::rstd_missing) << finding(-2).text;
+    EXPECT_TRUE(finding(-2).text.starts_with("two factors rstd are missing in the projection"));
+    EXPECT_EQ(finding(1).slip, Slip::rstd_extra) << finding(1).text;
+    for (const int power : {-2, -1, 1}) EXPECT_TRUE(finding(power).also.empty());
+  }
+}
+
+TEST(Diagnosis, NamesAMeanThatRmsNormDoesNotTakeAway) {
+  const Setting setting{.layer = Layer::rms_norm};
+  const Inputs in = draw_inputs(setting, {3, 5}, 0);
+  const Finding found = diagnose(setting, in, written_out(setting, in, 0, true)).findings[0];
+  EXPECT_EQ(found.slip, Slip::mean_extra) << found.text;
+  EXPECT_EQ(found.text, "rms_norm has no m1: it takes no mean away");
+  EXPECT_TRUE(found.also.empty());
+}
+
+TEST(Diagnosis, ComparesTheSumsOfWhatIsNotSummed) {
+  const Setting setting{.layer = Layer::rms_norm};
+  const Inputs in = draw_inputs(setting, {3, 5}, 0);
+  const Values dgamma = library_claim(setting, in).dgamma.to_vector<double>();
+  Values rows(15);  // any rows that add up to it
+  for (size_t k = 0; k < 5; ++k) {
+    rows[k] = 7;
+    rows[5 + k] = dgamma[k];
+    rows[10 + k] = -7;
+  }
+  const auto text = [&] {
+    return diagnose(setting, in, {.dgamma = Tensor::from_vector(rows, {3, 5})}).text();
+  };
+  EXPECT_TRUE(contains(text(),
+                       "one value per row: it must be summed over the rows; that sum is "
+                       "right.\n  Summed, its largest difference is "))
+      << text();
+  rows[0] += 0.25;
+  EXPECT_TRUE(contains(text(), "not right either.\n  Summed, its largest difference is 0.25,"))
+      << text();
+}
+
 TEST(Diagnosis, RefusesWhatDoesNotFit) {
   const Setting setting{.layer = Layer::rms_norm};
   const Inputs in = draw_inputs(setting, {3, 5}, 0);

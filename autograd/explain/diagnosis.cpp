@@ -16,6 +16,7 @@ std::string_view to_string(Slip slip) {
                                 "not_finite",
                                 "direct_missing",
                                 "mean_missing",
+                                "mean_extra",
                                 "projection_missing",
                                 "evaluation_formula",
                                 "training_formula",
@@ -24,12 +25,14 @@ std::string_view to_string(Slip slip) {
                                 "wrong_scale",
                                 "wrong_coefficients",
                                 "rstd_missing",
+                                "rstd_extra",
                                 "gamma_outside",
                                 "gamma_not_in_sums",
                                 "gamma_missing",
                                 "gamma_twice",
                                 "unbiased_variance",
                                 "eps_missing",
+                                "other_eps",
                                 "eps_outside_root",
                                 "stale_statistics",
                                 "wrong_set",
@@ -186,8 +189,8 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
     out.findings.push_back(judge_dx(problem, zoo.dx, library.dx.to_vector<double>(),
                                     claim.dx.to_vector<double>(), tolerance, found));
     if (!found.text.empty()) {
-      zoo.dgamma.push_back({Slip::stale_statistics, "with the statistics of that dx",
-                            dgamma_with(problem, found.statistics)});
+      zoo.dgamma.push_back(
+          {found.slip, "with the statistics of that dx", dgamma_with(problem, found.statistics)});
     }
   }
   if (claim.dgamma.defined())
@@ -223,8 +226,10 @@ std::string Diagnosis::text() const {
                          one.tensor, one.error, one.scale);
       continue;
     }
-    out += fmt::format("{}: WRONG, {}: {}.\n  Largest difference {:.4g}, of terms up to {:.4g}.\n",
-                       one.tensor, to_string(one.slip), one.text, one.error, one.scale);
+    out += fmt::format("{}: WRONG, {}: {}.\n  {} {:.4g}, of terms up to {:.4g}.\n", one.tensor,
+                       to_string(one.slip), one.text,
+                       one.summed ? "Summed, its largest difference is" : "Largest difference",
+                       one.error, one.scale);
     if (one.factors.size() < 2 || one.residual > 1e-3 * one.scale) continue;  // says nothing
     out += "  Best fit:";
     for (size_t t = 0; t < one.factors.size(); ++t)

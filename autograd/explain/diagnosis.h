@@ -23,6 +23,7 @@ enum class Slip : uint8_t {
   // terms and their factors
   direct_missing,
   mean_missing,
+  mean_extra,  // rms_norm has none
   projection_missing,
   evaluation_formula,  // in training: mean and projection missing
   training_formula,    // in evaluation
@@ -31,6 +32,7 @@ enum class Slip : uint8_t {
   wrong_scale,  // the whole gradient is some multiple of the right one
   wrong_coefficients,
   rstd_missing,
+  rstd_extra,
   // gamma
   gamma_outside,
   gamma_not_in_sums,
@@ -39,6 +41,7 @@ enum class Slip : uint8_t {
   // statistics and sets
   unbiased_variance,
   eps_missing,
+  other_eps,
   eps_outside_root,
   stale_statistics,
   wrong_set,    // sums or statistics over other elements
@@ -81,6 +84,7 @@ struct Finding {
   std::vector<Slip> also;  // others that give the same gradient on this input
   std::string text;        // in words, of all of them
   double error = 0;        // the largest difference from the right gradient
+  bool summed = false;     // error is that of the sums over the batch, which the claim lacks
   double scale = 0;        // the largest magnitude of its terms
   std::vector<std::string>
       terms;                    // of dx: the formula's terms, and the factors with which they fit

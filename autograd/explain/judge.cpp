@@ -106,7 +106,7 @@ Finding judge_dx(const Problem& p, const std::vector<Candidate>& candidates, con
   if (finding.text.empty()) try_two_slips(finding, candidates, claimed, p, allowed);
   if (finding.text.empty()) {
     statistics = explaining_statistics(p, claimed, allowed);
-    if (!statistics.text.empty()) adopt(finding, Slip::stale_statistics, statistics.text);
+    if (!statistics.text.empty()) adopt(finding, statistics.slip, statistics.text);
   }
   if (finding.text.empty() && !found.factors.empty() && found.residual <= allowed) {
     const FactorSlip slip = read_factors(p, terms, found.factors, claimed, allowed);
@@ -137,8 +137,12 @@ Finding judge_sum(const Problem& p, std::string name, const std::vector<SumCandi
     for (size_t i = 0; i < claimed.size(); ++i) sums[i % sums.size()] += claimed[i];
     finding.error = largest_difference(sums, right);
     finding.slip = Slip::batch_sum_forgotten;
-    finding.text = "it has one value per sample: it must be summed over the batch";
-    if (finding.error > allowed) finding.text += ", and that sum is not right either";
+    finding.summed = true;
+    const std::string what = p.setting.is_row_norm() ? "row" : "sample";
+    finding.text = "it has one value per " + what + ": it must be summed over the " +
+                   (p.setting.is_row_norm() ? "rows" : "batch");
+    finding.text +=
+        finding.error > allowed ? ", and that sum is not right either" : "; that sum is right";
     return finding;
   }
   finding.error = largest_difference(claimed, right);

@@ -8,9 +8,10 @@
 namespace gradus::explain {
 
 // What statistics other than the sets' own explain a dx: found for each set from its fit on
-// {d, 1, xhat}. An empty text where they do not.
+// {d, 1, xhat}. An empty text where they do not. other_eps: one eps explains all sets.
 struct FoundStatistics {
-  std::string text;
+  Slip slip = Slip::stale_statistics;
+  std::string text = {};
   Statistics statistics;
 };
 FoundStatistics explaining_statistics(const Problem& problem, const Values& claimed,

@@ -115,6 +115,24 @@ void add_count_slip(std::vector<Candidate>& out, std::vector<Term> terms, const 
                  terms});
 }
 
+// Powers of rstd: in front of it all, and in the projection, which is cubic in it.
+void add_rstd_slips(std::vector<Candidate>& out, const std::vector<Term>& right,
+                    const Statistics& s) {
+  std::vector<Term> unscaled = right;
+  for (Term& term : unscaled)
+    for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] /= s.rstd[i];
+  out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
+  const auto add = [&](Slip slip, std::string text, int power) {
+    std::vector<Term> terms = right;
+    for (size_t i = 0; i < s.rstd.size(); ++i) terms.back().values[i] *= std::pow(s.rstd[i], power);
+    out.push_back(
+        {slip, std::move(text) + ", which is rstd·xhat·m2 with m2 = mean(d·xhat)", terms});
+  };
+  add(Slip::rstd_missing, "a factor rstd is missing in the projection", -1);
+  add(Slip::rstd_missing, "two factors rstd are missing in the projection", -2);
+  add(Slip::rstd_extra, "there is a factor rstd too much in the projection", 1);
+}
+
 void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s) {
   const bool mean = p.setting.has_mean();
   for (const NamedSets& other : other_sets(p)) {
@@ -158,7 +176,10 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
         "divides by m",
         [&](size_t i) { return 1 / std::sqrt(var[i] * m / (m - 1) + eps); });
   }
-  add(Slip::eps_missing, "eps is missing in rstd", [&](size_t i) { return 1 / std::sqrt(var[i]); });
+  add(Slip::eps_missing,
+      concat("eps is missing in rstd, or another one than ", eps,
+             " was used (give yours with --eps)"),
+      [&](size_t i) { return 1 / std::sqrt(var[i]); });
   add(Slip::eps_outside_root, "eps was added to the root: it belongs inside, to the variance",
       [&](size_t i) { return 1 / (std::sqrt(var[i]) + eps); });
   if (p.setting.is_evaluation()) return out;
@@ -208,11 +229,12 @@ std::vector<Candidate> norm_candidates(const Problem& p,
                    "those of the batch, which depend on x",
                    {terms_of(p, one.statistics, own, {}, mean).front()}});
   }
-  std::vector<Term> unscaled = right;
-  for (Term& term : unscaled)
-    for (size_t i = 0; i < p.x.size(); ++i) term.values[i] /= s.rstd[i];
-  out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
+  add_rstd_slips(out, right, s);
   add_set_slips(out, p, s);
+  if (!mean) {
+    out.push_back({Slip::mean_extra, "rms_norm has no m1: it takes no mean away",
+                   terms_of(p, s, own, {}, true)});
+  }
   return out;
 }
 

@@ -6,6 +6,8 @@
 //   A = rho,  C = -rho·k²·(m2 - s·m1),  B = -rho·m1 - s·C        (rms_norm: B = -s·C)
 //
 // so that a fit of one set on {d, 1, xhat} gives rho and s, and C says whether that is the reason.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -47,10 +49,6 @@ double remaining(const SetValues& set, const Values& claimed, const Shifted& fou
                             }));
 }
 
-}  // namespace
-
-namespace {
-
 // The elements of each set, with what its claim says of its statistics.
 struct Sorted {
   std::vector<SetValues> sets;
@@ -88,11 +86,41 @@ std::string in_words(const Problem& p, double most_shift, double most_stretch) {
   return text;
 }
 
+// Whether one eps in place of the setting's explains all sets: with eps' = 1/rho^2 - var of the set
+// of the least variance, which tells it best. A single variance would let any rstd pass for one.
+bool explain_by_eps(FoundStatistics& out, const Problem& p, const Sorted& sorted,
+                    const std::vector<Shifted>& found, double allowed) {
+  double least = INFINITY, most = 0, eps = 0;
+  for (size_t k = 0; k < found.size(); ++k) {
+    const double rstd = sorted.sets[k].rstd, var = 1 / (rstd * rstd) - p.setting.eps;
+    if (!found[k].known) continue;
+    most = std::max(most, var);
+    if (var >= least) continue;
+    least = var;
+    eps = 1 / (found[k].rho * found[k].rho) - var;
+  }
+  if (!(eps > 0) || most < 1.5 * least) return false;
+  Statistics with = out.statistics;
+  for (double& rstd : with.rstd) rstd = 1 / std::sqrt(1 / (rstd * rstd) - p.setting.eps + eps);
+  for (size_t k = 0; k < found.size(); ++k) {
+    const double rstd = sorted.sets[k].rstd;
+    const Shifted one{true, 1 / std::sqrt(1 / (rstd * rstd) - p.setting.eps + eps), 0};
+    if (!(remaining(sorted.sets[k], sorted.claims[k], one, p.setting.has_mean()) <= allowed))
+      return false;
+  }
+  out = {
+      Slip::other_eps,
+      fmt::format("another eps than {:.4g} was used in rstd, about {:.2g} (give yours with --eps)",
+                  p.setting.eps, eps),
+      with};
+  return true;
+}
+
 }  // namespace
 
 FoundStatistics explaining_statistics(const Problem& p, const Values& claimed, double allowed) {
   if (!p.setting.is_norm() || p.setting.is_evaluation() || p.layout.m < 3) return {};
-  FoundStatistics out{.text = {}, .statistics = statistics_candidates(p)[0].statistics};
+  FoundStatistics out{.statistics = statistics_candidates(p)[0].statistics};
   const Sorted sorted = sorted_by_set(p, out.statistics, claimed);
   std::vector<Shifted> found;
   int64_t told = 0;
@@ -109,6 +137,7 @@ FoundStatistics explaining_statistics(const Problem& p, const Values& claimed, d
     most_stretch = std::max(most_stretch, std::abs(found[k].rho / set.rstd - 1));
   }
   if (told == 0 || 2 * told < p.layout.sets) return {};
+  if (explain_by_eps(out, p, sorted, found, allowed)) return out;
   for (size_t i = 0; i < claimed.size(); ++i) {
     const Shifted& set = found[at(p.layout.set, i)];
     if (!set.known) continue;

@@ -83,12 +83,32 @@ int run_norms(const ExplainOptions& o) {
   return 0;
 }
 
+// Says what neither the files nor the command line give; the verdict rests on it.
+void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
+  const Setting& s = o.setting;
+  const auto say = [&](bool has, const char* name, const auto& value) {
+    if (has && !arrays.contains(name) && !o.given.contains(name))
+      fmt::print("{} is not in the files: taken as {}\n", name, value);
+  };
+  say(s.is_norm(), "gamma", 1);
+  say(s.is_norm(), "eps", s.eps);
+  say(s.layer == explain::Layer::group_norm, "groups", s.groups);
+  say(s.is_row_norm() && arrays.at("x").rank() > 2, "axes", "all but the first");
+  say(s.has_running(), "training", s.training);
+  const bool response = s.layer == explain::Layer::local_response_norm;
+  say(response, "size", s.size);
+  say(response, "alpha", s.alpha);
+  say(response, "beta", s.beta);
+  say(response, "k", s.k);
+}
+
 // Judges the gradients of the files; the exit status says whether they are right.
 int run_check(ExplainOptions o) {
   const Arrays arrays = read_arrays(o.check);
   take_setting(arrays, o.given, o.setting);
   const explain::Diagnosis diagnosis =
       explain::diagnose(o.setting, inputs_of(arrays, o.setting), claim_of(arrays));
+  print_defaults(o, arrays);
   std::istringstream text(diagnosis.text());
   for (std::string line; std::getline(text, line);) {
     const std::string_view indent = line.starts_with("  ") ? "  " : "";
@@ -184,7 +204,8 @@ CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
           ->excludes(shape);
   return add_files(command, "--check", o.check,
                    "Say what is wrong with the gradients dx, dgamma, dbeta of such files, which "
-                   "hold x and dy, too; exit status 1 if anything is")
+                   "hold x and dy, too; a gamma that is not in them is 1, and the setting is the "
+                   "options', as is printed; exit status 1 if anything is wrong")
       ->excludes(shape)
       ->excludes(values);
 }
