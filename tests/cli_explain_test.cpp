@@ -85,6 +85,25 @@ TEST_F(CliExplain, WritesPages) {
   expect_failure(gradus({"explain", "norms"}), 1, {"give --html FILE"});
 }
 
+// The page's first position and the text beside it are of one tensor.
+TEST_F(CliExplain, ThePageShowsWhatTheTextDoes) {
+  for (const char* layer : {"rms_norm", "batch_norm", "group_norm"}) {
+    const ProcessResult result = gradus({"explain", layer, "--html", "a.html", "--json", "a.json"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_TRUE(result.out.ends_with("\nwrote a.json\nwrote a.html\n"));
+    const Json x = Json::parse(read_text(dir_.path("a.json"))).at("inputs").at("x").at("values");
+    EXPECT_TRUE(contains(read_text(dir_.path("a.html")), "\"x\":[" + x.dump().substr(1)));
+  }
+}
+
+TEST_F(CliExplain, RmsNormHasNoMeanInItsWords) {
+  const std::string text = gradus({"explain", "RMSNorm"}).out;
+  EXPECT_EQ(text, gradus({"explain", "rms_norm"}).out);
+  for (const char* word : {"mean(dy) ", "m1", "shift", "beta", "variance"})
+    EXPECT_FALSE(contains(text, word)) << word;
+  EXPECT_TRUE(contains(text, "mean square"));
+}
+
 TEST_F(CliExplain, ValuesOfAFile) {
   const std::vector<float> x = {1, 2, 4, 7};
   nn::write_npy(dir_.path("x.npy"), DType::f32, {2, 2}, std::as_bytes(std::span(x)));
@@ -206,8 +225,13 @@ TEST_F(CliExplainCheck, RefusesFilesThatDoNotFit) {
   arrays.erase("dgamma");
   expect_failure(check("rms_norm"), 1, {"nothing is claimed"});
   set("dX", dx, {3, 5});
-  expect_failure(check("rms_norm"), 1, {"mine.npz", "'dX'", "dgamma"});
+  const ProcessResult unknown = check("rms_norm");
+  expect_failure(unknown, 1, {"mine.npz", "'dX'", "none of rms_norm's names: x, dy, gamma, dx"});
+  EXPECT_FALSE(contains(unknown.err, "beta") || contains(unknown.err, "groups")) << unknown.err;
   arrays.erase("dX");
+  set("dbeta", dx, {3, 5});
+  expect_failure(check("rms_norm"), 1, {"mine.npz", "rms_norm has no dbeta"});
+  arrays.erase("dbeta");
   set("dx", dx, {3, 5});
   expect_failure(check("group_norm"), 1, {"do not fall into 2 groups"});
   for (const double groups : {1.5, -1.0, 1e300, static_cast<double>(NAN)}) {
@@ -224,6 +248,15 @@ TEST_F(CliExplainCheck, RefusesFilesThatDoNotFit) {
   expect_failure(check("rms_norm"), 1, {"hold no x"});
 }
 
+// gamma of the last axis is what a row of [B,T,C] has in most networks.
+TEST_F(CliExplainCheck, GammaOfTheLastAxis) {
+  claim({"layer_norm", "--shape", "2,3,4", "--axes", "1"});
+  arrays.erase("axes");
+  expect_failure(check("layer_norm"), 1,
+                 {"gamma must be f64[3,4] on the CPU, got f64[4]@cpu; --axes 1 normalizes"});
+  EXPECT_EQ(check("layer_norm", {"--axes", "1"}).status, 0);
+}
+
 TEST_F(CliExplain, SeedsDrawTheSameAgain) {
   const auto run = [&](const char* seed) {
     return gradus({"explain", "rms_norm", "--seed", seed}).out;
@@ -234,7 +267,7 @@ TEST_F(CliExplain, SeedsDrawTheSameAgain) {
 
 TEST_F(CliExplain, WrongUsage) {
   expect_failure(gradus({"explain"}), 2, {"NAME is required"});
-  expect_failure(gradus({"explain", "batchnorm"}), 2, {"batchnorm", "group_norm"});
+  expect_failure(gradus({"explain", "batch"}), 2, {"batch", "group_norm"});
   expect_failure(gradus({"explain", "batch_norm", "--train", "--eval"}), 2, {"excludes"});
   for (const char* shape : {"4", "2,0", "2,", "2;3", "2,3,", "1,1,1,1,1,1,1,1,1", "2,-3", ""})
     expect_failure(gradus({"explain", "batch_norm", "--shape", shape}), 2, {"--shape"});

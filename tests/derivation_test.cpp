@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "autograd/explain/library.h"
+#include "autograd/ops/arithmetic.h"
 #include "tests/support/expect_error.h"
 
 namespace gradus::explain {
@@ -45,6 +46,21 @@ double largest(const Tensor& tensor) {
   for (const double value : tensor.to_vector<double>())
     largest = std::max(largest, std::abs(value));
   return largest;
+}
+
+TEST(Derivation, TheExamplesShowWhatTheLastTermIsFor) {
+  for (const std::string_view name : kLayerNames) {
+    SCOPED_TRACE(name);
+    const Setting setting{.layer = parse_layer(name)};
+    const Derivation d =
+        derive(setting, draw_inputs(setting, default_shape(setting), kExampleSeed));
+    const bool softmax = setting.layer == Layer::softmax2d;
+    const Tensor direct = d.step(softmax ? "weighted" : "direct").value;
+    const Tensor rest = softmax             ? d.step("dx").value - direct
+                        : setting.is_norm() ? d.step("projection").value
+                                            : d.step("neighbours").value;
+    EXPECT_GE(largest(rest), 0.2 * largest(direct));
+  }
 }
 
 TEST(Derivation, EveryStepIsTheLibrarysAndTheFiniteDifferences) {

@@ -89,6 +89,20 @@ TEST_P(LessonOf, TermsAddUpToTheLibrarysGradient) {
   }
 }
 
+TEST_P(LessonOf, TheExampleShowsWhatTheLastTermIsFor) {
+  const json data = cli::lesson_data({.layer = GetParam()}, {}, explain::kExampleSeed);
+  const json t = variant_at(data["variants"], data["start"])["t"];
+  const auto largest = [&](const char* key) {
+    double most = 0;
+    for (const json& value : t[key]) most = std::max(most, std::abs(value.get<double>()));
+    return most;
+  };
+  const char* rest = t.contains("projection") ? "projection"
+                     : t.contains("shift")    ? "shift"
+                                              : "neighbours";
+  EXPECT_GE(largest(rest), 0.2 * largest("direct"));
+}
+
 // Each slip is seen, but for gamma in front of the sums where it is one number over the set.
 TEST_P(LessonOf, SlipsAreWrong) {
   const json data = cli::lesson_data({.layer = GetParam()}, {}, 1);

@@ -77,9 +77,13 @@ void add_statistics(Derivation& out, const Layout& layout, const NormValues& v,
     forward.add("var", layout.per_set, v.var, "var = Σ x² / m",
                 "The mean square: RMSNorm takes no mean away, only the scale.");
   }
-  forward.add("rstd", layout.per_set, v.rstd, "rstd = 1 / sqrt(var + eps)",
-              "One factor per set; eps inside the root keeps it finite where all x are equal.",
-              library.saved.rstd, "saved rstd");
+  forward.add(
+      "rstd", layout.per_set, v.rstd, "rstd = 1 / sqrt(var + eps)",
+      out.setting.layer == Layer::rms_norm
+          ? "One over the root mean square; eps inside the root keeps it finite where all x "
+            "are 0."
+          : "One factor per set; eps inside the root keeps it finite where all x are equal.",
+      library.saved.rstd, "saved rstd");
 }
 
 void add_forward(Derivation& out, const Layout& layout, const NormValues& v,
@@ -90,9 +94,11 @@ void add_forward(Derivation& out, const Layout& layout, const NormValues& v,
   StepList forward(out, Phase::forward);
   forward.add("xhat", shape, v.xhat, setting.has_mean() ? "xhat = (x - mu)·rstd" : "xhat = x·rstd",
               "The normalized values: what the backward needs of x.");
-  forward.add("y", shape, v.y,
-              setting.layer == Layer::rms_norm ? "y = gamma·xhat" : "y = gamma·xhat + beta",
-              "Learned scale and shift give back what normalizing took away.", library.y, "y");
+  const bool rms = setting.layer == Layer::rms_norm;
+  forward.add("y", shape, v.y, rms ? "y = gamma·xhat" : "y = gamma·xhat + beta",
+              rms ? "A learned scale gives back what normalizing took away."
+                  : "Learned scale and shift give back what normalizing took away.",
+              library.y, "y");
   if (!library.running_mean.defined()) return;
   const Values mean = out.inputs.running_mean.to_vector<double>(),
                var = out.inputs.running_var.to_vector<double>();
@@ -120,15 +126,19 @@ void add_terms(Derivation& out, const Layout& layout, const NormValues& v, const
   backward.add("m2", layout.per_set, v.m2, "m2 = Σ d·xhat / m",
                "How far stretching the whole set moves the loss; gamma stays inside the sum.");
   backward.add("direct", shape, v.direct, "direct = rstd·d",
-               "What dx would be if the statistics were constants.", library.terms.direct,
-               "norm_terms direct");
+               out.setting.has_mean() ? "What dx would be if the statistics were constants."
+                                      : "What dx would be if rstd were a constant.",
+               library.terms.direct, "norm_terms direct");
   if (out.setting.has_mean()) {
     backward.add("mean", shape, v.mean, "mean = -rstd·m1",
                  "Each x moves mu, and mu is taken from all: a common shift changes nothing.",
                  library.terms.mean, "norm_terms mean");
   }
   backward.add("projection", shape, v.projection, "projection = -rstd·xhat·m2",
-               "Each x moves var, and rstd scales all: a common stretch changes nothing.",
+               out.setting.has_mean()
+                   ? "Each x moves var, and rstd scales all: a common stretch changes nothing."
+                   : "Each x moves the mean square, and rstd scales all: a common stretch changes "
+                     "nothing.",
                library.terms.projection, "norm_terms projection");
 }
 
@@ -211,12 +221,20 @@ void add_notes(Derivation& out) {
     out.notes.push_back(
         "In evaluation with running statistics the backward is simpler: dx = rstd·d.");
   }
-  out.notes.push_back(setting.has_running()
-                          ? "gamma is one number for the whole set here, so that it may be pulled "
-                            "out of m1 and m2: dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat))"
-                            ". Layers whose gamma varies over a set may not."
-                          : "gamma varies over a set, so that it must stay inside m1 and m2: "
-                            "gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)) is wrong here.");
+  if (setting.has_running()) {
+    out.notes.push_back(
+        "gamma is one number for the whole set here, so that it may be pulled out of m1 and m2: "
+        "dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)). Layers whose gamma varies over a "
+        "set may not.");
+  } else if (setting.has_mean()) {
+    out.notes.push_back(
+        "gamma varies over a set, so that it must stay inside m1 and m2: "
+        "gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)) is wrong here.");
+  } else {
+    out.notes.push_back(
+        "gamma varies over a set, so that it must stay inside m2: gamma·rstd·(dy - "
+        "xhat·mean(dy·xhat)) is wrong here.");
+  }
 }
 
 }  // namespace

@@ -128,11 +128,17 @@ Tensor draw(const Shape& shape, double low, double high, bool mirrored, PhiloxSe
   return Tensor::from_vector(values, shape);
 }
 
+// Where gamma would fit if the sets of a row norm ran over the last axis of x only.
+std::string_view last_axis_hint(const Setting& setting, const Shape& x, const Tensor& param) {
+  const bool fits = setting.is_row_norm() && param.shape() == Shape{x[x.rank() - 1]};
+  return fits ? "; --axes 1 normalizes over the last axis only" : "";
+}
+
 void check_input(const Setting& setting, std::string_view name, const Tensor& tensor,
-                 const Shape& shape) {
-  check(!tensor.defined() ||
-            (tensor.dtype() == DType::f64 && tensor.device() == kCpu && tensor.shape() == shape),
-        to_string(setting.layer), name, " must be f64", shape, " on the CPU, got ", tensor);
+                 const Shape& shape, const Shape& x) {
+  if (tensor.dtype() == DType::f64 && tensor.device() == kCpu && tensor.shape() == shape) return;
+  check(false, to_string(setting.layer), name, " must be f64", shape, " on the CPU, got ", tensor,
+        last_axis_hint(setting, x, tensor));
 }
 
 }  // namespace
@@ -147,7 +153,7 @@ Inputs complete(const Setting& setting, Inputs inputs, uint64_t seed) {
     check(wanted || !tensor.defined(), to_string(setting.layer), "has no ", name);
     if (!wanted) return;
     if (!tensor.defined()) tensor = draw(wants, low, high, mirrored, random);
-    check_input(setting, name, tensor, wants);
+    check_input(setting, name, tensor, wants, shape);
   };
   const bool affine = layout.params > 0;
   const bool running = setting.layer == Layer::batch_norm || setting.is_evaluation();

@@ -31,7 +31,7 @@ struct ExplainOptions {
   Setting setting;
   std::set<std::string> given;  // which of the setting's options
   std::vector<std::string> values, check;
-  uint64_t seed = 0;
+  uint64_t seed = explain::kExampleSeed;
   std::string markdown, json, html, save;
 };
 
@@ -58,12 +58,22 @@ std::string check_shape(const std::string& text) {
 
 Inputs make_inputs(ExplainOptions& o) {
   if (!o.values.empty()) {
-    const Arrays arrays = read_arrays(o.values);
+    const Arrays arrays = read_arrays(o.values, o.setting.layer);
     take_setting(arrays, o.given, o.setting);
     return explain::complete(o.setting, inputs_of(arrays, o.setting), o.seed);
   }
-  const Shape shape = parse_shape(o.shape).value_or(explain::default_shape(o.setting));
+  // A page has room for more than a terminal; beside it the text is of the same tensor.
+  const Shape usual = o.html.empty() ? explain::default_shape(o.setting) : lesson_shape(o.setting);
+  const Shape shape = parse_shape(o.shape).value_or(usual);
   return explain::draw_inputs(o.setting, shape, o.seed);
+}
+
+// Runs `write` for a file that was asked for and says so. Files are written before the text, of
+// which a reader such as head may not want all.
+void write_file(const std::string& path, std::string& written, const auto& write) {
+  if (path.empty()) return;
+  write(path);
+  written += concat("wrote ", path, "\n");
 }
 
 void write_text(const std::string& path, std::string_view text) {
@@ -104,10 +114,16 @@ void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
 
 // Judges the gradients of the files; the exit status says whether they are right.
 int run_check(ExplainOptions o) {
-  const Arrays arrays = read_arrays(o.check);
+  const Arrays arrays = read_arrays(o.check, o.setting.layer);
   take_setting(arrays, o.given, o.setting);
   const explain::Diagnosis diagnosis =
       explain::diagnose(o.setting, inputs_of(arrays, o.setting), claim_of(arrays));
+  const bool proposes = diagnosis.proposal.x.defined();
+  std::string written;
+  if (proposes) {
+    write_file(o.save, written,
+               [&](const std::string& path) { save_inputs(path, o.setting, diagnosis.proposal); });
+  }
   print_defaults(o, arrays);
   std::istringstream text(diagnosis.text());
   for (std::string line; std::getline(text, line);) {
@@ -116,12 +132,10 @@ int run_check(ExplainOptions o) {
   }
   if (diagnosis.right() && !diagnosis.has_power() && o.save.empty())
     fmt::print("--save FILE writes one.\n");
+  fmt::print("{}", written);
   finish_output();
-  if (!o.save.empty()) {
-    check(diagnosis.proposal.x.defined(), "explain",
-          "the input shows every slip: there is none to propose, and --save wrote nothing");
-    save_inputs(o.save, o.setting, diagnosis.proposal);
-  }
+  check(o.save.empty() || proposes, "explain",
+        "the input shows every slip: there is none to propose, and --save wrote nothing");
   return diagnosis.right() ? 0 : kFailed;
 }
 
@@ -131,17 +145,20 @@ int run_explain(ExplainOptions o) {
   if (!o.check.empty()) return run_check(o);
   const Inputs inputs = make_inputs(o);
   const explain::Derivation derivation = explain::derive(o.setting, inputs);
+  std::string written;
+  write_file(o.markdown, written, [&](const std::string& path) {
+    write_text(path, explain_text(derivation, TextStyle::markdown));
+  });
+  write_file(o.json, written, [&](const std::string& path) {
+    write_text(path, explain_json(derivation).dump() + "\n");
+  });
+  write_file(o.save, written,
+             [&](const std::string& path) { save_inputs(path, o.setting, inputs); });
+  write_file(o.html, written,
+             [&](const std::string& path) { write_lesson_html(path, o.setting, inputs, o.seed); });
   fmt::print("{}", explain_text(derivation, TextStyle::terminal));
+  if (!written.empty()) fmt::print("\n{}", written);
   finish_output();
-  if (!o.markdown.empty()) {
-    write_text(o.markdown, explain_text(derivation, TextStyle::markdown));
-  }
-  if (!o.json.empty()) write_text(o.json, explain_json(derivation).dump() + "\n");
-  if (!o.save.empty()) save_inputs(o.save, o.setting, inputs);
-  if (!o.html.empty()) {  // without a shape of the user's the page draws more than fits a terminal
-    const bool given = !o.shape.empty() || !o.values.empty();
-    write_lesson_html(o.html, o.setting, given ? inputs : Inputs(), o.seed);
-  }
   return 0;
 }
 
@@ -153,10 +170,10 @@ void add_setting_options(CLI::App& command, Setting& setting) {
   command
       .add_option("--axes", setting.axes,
                   "Of layer_norm and rms_norm: a set runs over so many last axes (default: all but "
-                  "the first)")
+                  "the first, so [B,T,C] needs --axes 1)")
       ->type_name("N")
       ->check(CLI::Range(1, kMaxRank).description(""));
-  command.add_option("--eps", setting.eps, "Added to the variance")
+  command.add_option("--eps", setting.eps, "Added to the variance (rms_norm: to the mean square)")
       ->type_name("X")
       ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str();
@@ -183,6 +200,7 @@ CLI::Option* add_files(CLI::App& command, const char* name, std::vector<std::str
                        const char* text) {
   return command.add_option(name, files, text)
       ->type_name("FILE")
+      ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
@@ -204,8 +222,9 @@ CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
           ->excludes(shape);
   return add_files(command, "--check", o.check,
                    "Say what is wrong with the gradients dx, dgamma, dbeta of such files, which "
-                   "hold x and dy, too; a gamma that is not in them is 1, and the setting is the "
-                   "options', as is printed; exit status 1 if anything is wrong")
+                   "hold x and dy, too; may be repeated: --check in.npz --check dx=dx.npy; a gamma "
+                   "that is not in them is 1, and the setting is the options', as is printed; exit "
+                   "status 1 if anything is wrong")
       ->excludes(shape)
       ->excludes(values);
 }
@@ -220,7 +239,7 @@ void add_explain(CLI::App& app, Action& action) {
   names.emplace_back(kNorms);
   command->add_option("NAME", o->layer, "The layer, or norms: all side by side, as a page")
       ->required()
-      ->check(CLI::IsMember(names));
+      ->transform(CLI::IsMember(names, CLI::ignore_case, CLI::ignore_underscore));
   add_setting_options(*command, o->setting);
   CLI::Option* check = add_input_options(*command, *o);
   command

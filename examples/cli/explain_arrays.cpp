@@ -15,9 +15,23 @@ using explain::Inputs;
 using explain::Layer;
 using explain::Setting;
 
-constexpr std::array kNames = {
-    "x",     "dy",     "gamma", "beta", "running_mean", "running_var", "dx",    "dgamma",
-    "dbeta", "groups", "axes",  "eps",  "training",     "size",        "alpha", "k"};
+constexpr std::array kTensors = {"x",           "dy", "gamma",  "beta", "running_mean",
+                                 "running_var", "dx", "dgamma", "dbeta"};
+constexpr std::array kOptions = {"groups", "axes", "eps", "training", "size", "alpha", "k"};
+
+// Whether a file for the layer may hold the tensor or option; beta is both.
+bool has(Layer layer, std::string_view name) {
+  const Setting setting{.layer = layer};
+  const bool response = layer == Layer::local_response_norm;
+  if (name == "gamma" || name == "dgamma" || name == "eps") return setting.is_norm();
+  if (name == "beta") return setting.has_mean() || response;
+  if (name == "dbeta") return setting.has_mean();
+  if (name.starts_with("running_") || name == "training") return setting.has_running();
+  if (name == "groups") return layer == Layer::group_norm;
+  if (name == "axes") return setting.is_row_norm();
+  if (name == "size" || name == "alpha" || name == "k") return response;
+  return true;  // x, dy, dx
+}
 
 Tensor tensor_of(const nn::NpyArray& array) {
   Tensor tensor = Tensor::empty(array.shape, {.dtype = array.dtype});
@@ -34,12 +48,26 @@ nn::NpyArray array_of(const Tensor& tensor) {
 
 Tensor number(double value) { return Tensor::from_vector<double>({value}, {}); }
 
-void put(Arrays& arrays, const std::string& name, const Tensor& tensor, const std::string& file) {
-  if (std::ranges::find(kNames, name) == kNames.end()) {
-    std::string known;
-    for (const char* one : kNames) known += concat(known.empty() ? "" : ", ", one);
-    check(false, "explain", "'", file, "' holds '", name, "', which is none of ", known);
-  }
+void check_name(Layer layer, const std::string& name, const std::string& file) {
+  if (std::ranges::find(kOptions, name) != kOptions.end()) return;
+  const bool known = std::ranges::find(kTensors, name) != kTensors.end();
+  if (known && has(layer, name)) return;
+  check(!known, "explain", "'", file, "' holds '", name, "': ", layer, " has no ", name);
+  std::string names;
+  const auto list = [&](const auto& all) {
+    for (const char* one : all) {
+      if (has(layer, one)) names += concat(names.empty() ? "" : ", ", one);
+    }
+  };
+  list(kTensors);
+  list(kOptions);
+  check(false, "explain", "'", file, "' holds '", name, "', which is none of ", layer,
+        "'s names: ", names);
+}
+
+void put(Arrays& arrays, const std::string& name, const Tensor& tensor, const std::string& file,
+         Layer layer) {
+  check_name(layer, name, file);
   check(arrays.emplace(name, tensor).second, "explain", "'", name, "' is given twice");
 }
 
@@ -53,18 +81,18 @@ Tensor taken(const Arrays& arrays, std::string_view name, const Shape& shape) {
 
 }  // namespace
 
-Arrays read_arrays(const std::vector<std::string>& files) {
+Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
   Arrays arrays;
   for (const std::string& file : files) {
     if (file.ends_with(".npz")) {
       for (const auto& [name, array] : nn::read_npz(file))
-        put(arrays, name, tensor_of(array), file);
+        put(arrays, name, tensor_of(array), file, layer);
       continue;
     }
     const size_t sign = file.find('=');
     const std::string name = sign == std::string::npos ? "x" : file.substr(0, sign);
     const std::string path = sign == std::string::npos ? file : file.substr(sign + 1);
-    put(arrays, name, tensor_of(nn::read_npy(path)), file);
+    put(arrays, name, tensor_of(nn::read_npy(path)), file, layer);
   }
   return arrays;
 }

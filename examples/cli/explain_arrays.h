@@ -18,8 +18,9 @@ namespace gradus::cli {
 using Arrays = std::map<std::string, Tensor, std::less<>>;
 
 // Each file is an npz file or NAME=FILE.npy; a plain FILE.npy is x. Integers become f64. Throws io
-// and invalid_argument, for names beside those above and for names that stand in two files, too.
-Arrays read_arrays(const std::vector<std::string>& files);
+// and invalid_argument, for tensors that the layer does not have and for names that stand in two
+// files, too; another layer's options are no error.
+Arrays read_arrays(const std::vector<std::string>& files, explain::Layer layer);
 
 // Takes what the arrays say of the setting, but for what was `given` on the command line.
 void take_setting(const Arrays& arrays, const std::set<std::string>& given,

@@ -48,7 +48,7 @@ function drawSets() {
       .map((value, k) => h('td', {class: 'num'}, k === 0 ? String(value) : number(value)))));
   const rms = data.op === 'rms_norm', evaluation = variant.mode === 'eval';
   const names = isSoftmax ? ['m', 'max x', 'total'] : ['m', ...(rms ? [] : [evaluation ? 'running mean' : 'μ']),
-    rms ? 'mean square' : evaluation ? 'running var' : 'var (biased)', 'rstd'];
+    rms ? 'var (mean square)' : evaluation ? 'running var' : 'var (biased)', 'rstd'];
   section(isSoftmax ? 'Which elements add up to 1' : 'Which elements share statistics',
     h('p', {}, `One colour is one set: ${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of m = ${variant.set[0].m}. `, h('span', {class: 'soft'}, variant.mode === 'eval' ? 'The statistics are the running ones, which no x of this batch moves: no element acts on another.' : lesson.batch)),
     h('div', {class: 'maps two'},
@@ -92,7 +92,8 @@ function drawParameters() {
   if (!variant.dgamma) return;
   const keys = ['gamma', ...(variant.beta ? ['beta'] : []), 'dgamma', ...(variant.dbeta ? ['dbeta'] : [])];
   const formulas = {dgamma: 'Σ <i>dy</i>·<i>x̂</i>', dbeta: 'Σ <i>dy</i>'};
-  section('The parameters', h('p', {}, 'dγ and dβ are sums, not means, over every element that shares the parameter, samples included: another set of elements, and another count, than m₁ and m₂ have.'),
+  section('The parameters', h('p', {}, data.op === 'rms_norm' ? 'dγ is a sum, not a mean, over all rows; m₂ is a mean over one row.'
+      : 'dγ and dβ are sums, not means, over every element that shares the parameter, samples included: another set of elements, and another count, than m₁ and m₂ have.'),
     h('div', {class: lesson.rows ? 'maps two' : 'maps strips'}, keys.map((key) => figure(paramMap(key), ...shown(key, formulas[key])))));
 }
 
@@ -127,12 +128,13 @@ const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 function drawSlips() {
   if (variant.slips.length === 0) return;
   const scale = largest(variant.t.dx);
+  const slips = variant.slips.map((slip) => ({...slip, title: slip.name.replaceAll('_', ' '), ...(data.op === 'rms_norm' ? kRmsSlips[slip.name] : {})}));
   const says = (slip) => slip.largest > 1e-12 * scale ? [sentence(slip.text), `Largest error ${number(slip.largest)} beside a largest |dx| of ${number(scale)}.`]
       : [sentence(slip.text), 'No error here: ' + (kHarmless[slip.name] || 'these numbers do not show it.')];
   section('What goes wrong', h('p', {}, 'The usual slips, made on purpose: each map shows the wrong dx minus the right one, on the scale of dx.'),
-    h('div', {class: 'maps two'}, variant.slips.map((slip) => figure(
-      new HeatMap({key: 'dx', label: slip.name, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: slip.error, scale, onselect: select}),
-      h('b', {}, slip.name.replaceAll('_', ' ')), null, says(slip).join('. ')))));
+    h('div', {class: 'maps two'}, slips.map((slip) => figure(
+      new HeatMap({key: 'dx', label: slip.title, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: slip.error, scale, onselect: select}),
+      h('b', {}, slip.title), null, says(slip).join('. ')))));
 }
 
 function draw() {
