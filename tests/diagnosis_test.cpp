@@ -203,8 +203,9 @@ TEST(Diagnosis, NamesAnotherEps) {
   }
 }
 
-// rstd·(d - m1·[has_mean or extra] - xhat·m2·rstd^power) of plain loops.
-Claim written_out(const Setting& setting, const Inputs& in, int power, bool extra) {
+// rstd·(d - m1·[has_mean or extra] - xhat·m2·rstd^power·[projection]) of plain loops.
+Claim written_out(const Setting& setting, const Inputs& in, int power, bool extra,
+                  bool projection = true) {
   const Layout layout = layout_of(setting, in.x.shape());
   const Values x = in.x.to_vector<double>(), dy = in.dy.to_vector<double>(),
                gamma = in.gamma.to_vector<double>();
@@ -220,7 +221,7 @@ Claim written_out(const Setting& setting, const Inputs& in, int power, bool extr
   const auto xhat = [&](size_t i) { return (x[i] - mu[set(i)]) * rstd(i); };
   for (size_t i = 0; i < x.size(); ++i) {
     if (setting.has_mean() || extra) m1[set(i)] += d(i) / m;
-    m2[set(i)] += d(i) * xhat(i) / m;
+    if (projection) m2[set(i)] += d(i) * xhat(i) / m;
   }
   for (size_t i = 0; i < x.size(); ++i) {
     dx[i] = rstd(i) * (d(i) - m1[set(i)] - xhat(i) * m2[set(i)] * std::pow(rstd(i), power));
@@ -253,6 +254,60 @@ TEST(Diagnosis, NamesAMeanThatRmsNormDoesNotTakeAway) {
   EXPECT_EQ(found.slip, Slip::mean_extra) << found.text;
   EXPECT_EQ(found.text, "rms_norm has no m1: it takes no mean away");
   EXPECT_TRUE(found.also.empty());
+}
+
+// Of a gradient that no slip gives: which factors of {d, 1, xhat} are wrong.
+TEST(Diagnosis, SaysWhichPartIsWrongInEachSet) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
+    const Setting setting{.layer = layer};
+    const Inputs in = draw_inputs(setting, {3, 6}, 0);
+    const Values right = written_out(setting, in, 0, false).dx.to_vector<double>(),
+                 direct = written_out(setting, in, 0, false, false).dx.to_vector<double>();
+    const auto text = [&](auto value) {
+      Values dx(right.size());
+      for (size_t i = 0; i < dx.size(); ++i) dx[i] = value(i);
+      const Finding found =
+          diagnose(setting, in, {.dx = Tensor::from_vector(dx, in.x.shape())}).findings[0];
+      EXPECT_EQ(found.slip, Slip::unknown) << found.text;
+      return found.text;
+    };
+    const auto share = [](size_t i) { return 0.1 * static_cast<double>(i / 6 * (i / 6) + 2); };
+    const std::string projection =
+        text([&](size_t i) { return direct[i] + share(i) * (right[i] - direct[i]); });
+    const std::string letters =
+        setting.has_mean()
+            ? "a·d + b + c·xhat in each set (d = dy·gamma), but c is wrong and not the same in all "
+              "sets; right: a = rstd, b = -rstd·m1 and c = -rstd·m2; look at m2 and rstd"
+            : "a·d + c·xhat in each set (d = dy·gamma), but c is wrong and not the same in all "
+              "sets; right: a = rstd and c = -rstd·m2; look at m2 and rstd";
+    EXPECT_EQ(projection, "none of the usual slips gives it; your dx is " + letters);
+    const std::string shifted = text([&](size_t i) { return right[i] + share(i); });
+    EXPECT_TRUE(contains(shifted, "but b is wrong")) << shifted;
+    EXPECT_EQ(contains(shifted, "b = 0 and"), !setting.has_mean()) << shifted;
+    const Values dy = in.dy.to_vector<double>(), gamma = in.gamma.to_vector<double>();
+    const std::string same = text([&](size_t i) { return 0.5 * dy[i] * gamma[i % 6] - 0.25; });
+    EXPECT_TRUE(contains(same, "your dx is 0.5·d - 0.25, with the same numbers in all sets; "))
+        << same;
+    EXPECT_TRUE(contains(same, "; right is a·d + b + c·xhat with a = rstd, ")) << same;
+    EXPECT_TRUE(
+        contains(text([&](size_t i) { return right[i] + 0.01 * static_cast<double>(i % 7); }),
+                 " sets it is no sum a·d + b + c·xhat "));
+  }
+}
+
+// Two slips of which neither is named: the fit in words, without a -0.
+TEST(Diagnosis, SaysWhatTheFitSuggests) {
+  const Setting setting{.layer = Layer::rms_norm};
+  const Inputs in = draw_inputs(setting, {3, 5}, 0);
+  Setting other = setting;
+  other.eps = 1e-3;
+  const Diagnosis found = diagnose(setting, in, written_out(other, in, 0, false, false));
+  EXPECT_EQ(found.findings[0].slip, Slip::unknown) << found.text();
+  EXPECT_TRUE(contains(found.text(),
+                       "It looks as if the projection term were missing, and rstd "
+                       "were slightly off."))
+      << found.text();
+  EXPECT_FALSE(contains(found.text(), "-0.0000") || contains(found.text(), "- 0.0000"));
 }
 
 TEST(Diagnosis, ComparesTheSumsOfWhatIsNotSummed) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "autograd/explain/judge.h"
 #include "autograd/explain/library.h"
@@ -171,6 +172,34 @@ void check_claims(const Problem& problem, const Inputs& inputs, const Claim& cla
   check_claim(setting, "dbeta", claim.dbeta, {layout.params, layout.samples * layout.params});
 }
 
+// What the fit of a dx that no slip gives suggests.
+std::string suggestion(const Finding& one) {
+  std::string missing;
+  for (size_t t = 0; t < one.factors.size(); ++t) {
+    const bool none = std::abs(one.factors[t]) < 0.01;
+    if (!none && std::abs(one.factors[t] - 1) > 0.05) return "";
+    if (none) missing += (missing.empty() ? "the " : " and the ") + one.terms[t];
+  }
+  if (missing.empty()) return "  All terms seem to be there: what is wrong is small.\n";
+  const std::string rest = one.terms.back() == "projection" ? "rstd" : "something in the rest";
+  return "  It looks as if " + missing + " term were missing, and " + rest +
+         " were slightly off.\n";
+}
+
+std::string fit_text(const Finding& one) {
+  std::string out = "  Best fit:";
+  for (size_t t = 0; t < one.factors.size(); ++t) {
+    const double factor = std::abs(one.factors[t]) < 5e-5 ? 0 : one.factors[t];
+    out += fmt::format("{}{:.4f}·{}",
+                       t == 0       ? (factor < 0 ? " -" : " ")
+                       : factor < 0 ? " - "
+                                    : " + ",
+                       std::abs(factor), one.terms[t]);
+  }
+  out += fmt::format("; leaves {:.1e}.\n", one.residual);
+  return one.slip == Slip::unknown ? out + suggestion(one) : out;
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& claim,
@@ -231,10 +260,7 @@ std::string Diagnosis::text() const {
                        one.summed ? "Summed, its largest difference is" : "Largest difference",
                        one.error, one.scale);
     if (one.factors.size() < 2 || one.residual > 1e-3 * one.scale) continue;  // says nothing
-    out += "  Best fit:";
-    for (size_t t = 0; t < one.factors.size(); ++t)
-      out += fmt::format("{}{:.4f}·{}", t == 0 ? " " : " + ", one.factors[t], one.terms[t]);
-    out += fmt::format("; leaves {:.1e}.\n", one.residual);
+    out += fit_text(one);
   }
   if (has_power() || !right()) return out;
   out += "This input cannot tell";

@@ -38,29 +38,6 @@ void adopt(Finding& finding, Slip slip, const std::string& text) {
   }
 }
 
-// The error of one set in the terms that a backward could have.
-std::string unknown_text(const Problem& p, const std::vector<Term>& right, const Values& error,
-                         double allowed) {
-  if (!p.setting.is_norm() || p.layout.m <= 3) return "none of the usual slips gives it";
-  const Values constant(error.size(), 1.0);
-  std::vector<const Values*> columns{&right.front().values, &constant};
-  if (right.size() > 1) columns.push_back(&right.back().values);
-  std::vector<std::vector<size_t>> members(static_cast<size_t>(p.layout.sets));
-  for (size_t i = 0; i < error.size(); ++i) members[at(p.layout.set, i)].push_back(i);
-  int64_t spanned = 0;
-  for (const std::vector<size_t>& set : members)
-    spanned += fit(columns, error, set).residual <= allowed;
-  if (spanned == p.layout.sets) {
-    return "none of the usual slips gives it; its error in each set is a sum of gamma·dy, 1 and "
-           "xhat, so that a term has a wrong factor, another one in each set: look at how m1, m2 "
-           "and the statistics are found";
-  }
-  return concat("none of the usual slips gives it; in ", p.layout.sets - spanned, " of ",
-                p.layout.sets,
-                " sets its error is no sum of gamma·dy, 1 and xhat: look for what mixes up "
-                "elements, such as wrong indices");
-}
-
 // Another formula with a plain mistake in its factors on top.
 void try_two_slips(Finding& finding, const std::vector<Candidate>& candidates,
                    const Values& claimed, const Problem& p, double allowed) {
@@ -113,8 +90,8 @@ Finding judge_dx(const Problem& p, const std::vector<Candidate>& candidates, con
     adopt(finding, slip.slip, slip.text);
   }
   if (finding.text.empty()) {
-    const Values error = each(right.size(), [&](size_t i) { return claimed[i] - right[i]; });
-    adopt(finding, Slip::unknown, unknown_text(p, terms, error, allowed));
+    adopt(finding, Slip::unknown,
+          "none of the usual slips gives it" + unknown_text(p, claimed, allowed));
   }
   return finding;
 }

@@ -17,6 +17,10 @@ struct FoundStatistics {
 FoundStatistics explaining_statistics(const Problem& problem, const Values& claimed,
                                       double allowed);
 
+// What a dx that no slip gives is made of, set by set: "; your dx is a·d + b + c·xhat ...", or
+// nothing where the sets are too small to tell.
+std::string unknown_text(const Problem& problem, const Values& claimed, double allowed);
+
 // `right`: gradus's gradient. tolerance: a share of the largest term. Statistics that explain the
 // gradient, if they are what is wrong, are left in `found`.
 Finding judge_dx(const Problem& problem, const std::vector<Candidate>& candidates,
