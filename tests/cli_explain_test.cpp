@@ -85,11 +85,14 @@ TEST_F(CliExplain, WritesPages) {
   expect_failure(gradus({"explain", "norms"}), 1, {"give --html FILE"});
 }
 
-// The page's first position and the text beside it are of one tensor.
+// The page starts with the tensor of the text, with and without the page.
 TEST_F(CliExplain, ThePageShowsWhatTheTextDoes) {
-  for (const char* layer : {"rms_norm", "batch_norm", "group_norm"}) {
+  for (const std::string_view name : explain::kLayerNames) {
+    const std::string layer(name);
+    SCOPED_TRACE(layer);
     const ProcessResult result = gradus({"explain", layer, "--html", "a.html", "--json", "a.json"});
     ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_TRUE(result.out.starts_with(gradus({"explain", layer}).out));
     EXPECT_TRUE(result.out.ends_with("\nwrote a.json\nwrote a.html\n"));
     const Json x = Json::parse(read_text(dir_.path("a.json"))).at("inputs").at("x").at("values");
     EXPECT_TRUE(contains(read_text(dir_.path("a.html")), "\"x\":[" + x.dump().substr(1)));

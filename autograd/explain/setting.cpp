@@ -105,9 +105,9 @@ Shape default_shape(const Setting& setting) {
     case Layer::group_norm:
       return {2, 2 * setting.groups, 3};
     case Layer::local_response_norm:
-      return {1, 6, 2};
+      return {2, 6, 2};
     case Layer::softmax2d:
-      return {1, 4, 1, 3};
+      return {2, 4, 1, 3};
     default:
       return {2, 3, 2, 2};
   }

@@ -62,9 +62,7 @@ Inputs make_inputs(ExplainOptions& o) {
     take_setting(arrays, o.given, o.setting);
     return explain::complete(o.setting, inputs_of(arrays, o.setting), o.seed);
   }
-  // A page has room for more than a terminal; beside it the text is of the same tensor.
-  const Shape usual = o.html.empty() ? explain::default_shape(o.setting) : lesson_shape(o.setting);
-  const Shape shape = parse_shape(o.shape).value_or(usual);
+  const Shape shape = parse_shape(o.shape).value_or(explain::default_shape(o.setting));
   return explain::draw_inputs(o.setting, shape, o.seed);
 }
 

@@ -9,7 +9,7 @@
 
 namespace gradus::cli {
 
-// Fits a page: more samples, channels and groups than explain::default_shape() has.
+// Where no tensor is given: more samples, channels and groups than explain::default_shape() has.
 Shape lesson_shape(const explain::Setting& setting);
 
 // The lesson for setting.layer, starting at this setting. `inputs.x` may be undefined: then inputs
