@@ -26,6 +26,13 @@ void expect_text(const ProcessResult& result, int status, std::string_view part)
       << "'" << part << "' is not in: " << result.out;
 }
 
+TEST_F(CompareCli, FunctionsOfOneValueTakeAnyShape) {
+  for (const char* shape : {"7", "3,2", "2,3,4,5"}) {
+    expect_text(compare({"--layer", "gelu", "--shape", shape, "--repeats", "0", "--dtype", "f32"}),
+                0, "all 1 cases are within their tolerances");
+  }
+}
+
 TEST_F(CompareCli, EveryLayerIsRightInEveryDtype) {
   const ProcessResult result =
       compare({"--dtype", "f32,bf16,f16,f64", "--repeats", "0", "--json", "report.json"});

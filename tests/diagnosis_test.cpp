@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autograd/explain/library.h"
 #include "tests/support/expect_error.h"
@@ -44,6 +45,25 @@ TEST(Diagnosis, ARightGradientIsRight) {
       EXPECT_EQ(d.findings.size(), !setting.is_norm() ? 1U : setting.has_mean() ? 3U : 2U);
     }
   }
+}
+
+// What is not finite would make any difference pass; a transposed dx has as many values.
+TEST(Diagnosis, RefusesWhatNothingCanBeToldFrom) {
+  const Setting setting{.layer = Layer::batch_norm};
+  const Inputs inputs = draw_inputs(setting, {4, 6, 5}, 0);
+  const Claim claim = library_claim(setting, inputs);
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    Inputs with_bad = inputs;
+    with_bad.dy = inputs.dy.clone();
+    with_bad.dy.slice(0, 3, 4).fill_(bad);
+    EXPECT_THROW(diagnose(setting, with_bad, claim), Error);
+  }
+  Setting no_eps = setting;
+  no_eps.eps = 0;
+  Inputs constant = inputs;
+  constant.x = Tensor::ones({4, 6, 5}, {.dtype = DType::f64});
+  EXPECT_THROW(diagnose(no_eps, constant, claim), Error);
+  EXPECT_THROW(diagnose(setting, inputs, {.dx = claim.dx.reshape({5, 6, 4})}), Error);
 }
 
 // dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)), as published for GroupNorm, and the same of

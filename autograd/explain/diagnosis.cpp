@@ -83,6 +83,16 @@ void check_claim(const Setting& setting, std::string_view name, const Tensor& te
         " must have ", *counts.begin(), " floating values, got ", tensor);
 }
 
+// Nothing can be told from what is not finite, or from a gradient that is not.
+void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const Values values = tensor.to_vector<double>();
+  const bool finite =
+      std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+  check(finite, to_string(setting.layer), what,
+        " holds infinities or NaN, from which nothing can be told");
+}
+
 Inputs with_defaults(const Setting& setting, Inputs inputs) {
   const Layout layout = layout_of(setting, inputs.x.shape());
   const TensorOptions f64{.dtype = DType::f64};
@@ -168,6 +178,10 @@ void check_claims(const Problem& problem, const Inputs& inputs, const Claim& cla
         "has no gamma");
   check(inputs.beta.defined() || !claim.dbeta.defined(), to_string(setting.layer), "has no beta");
   check_claim(setting, "dx", claim.dx, {inputs.x.numel()});
+  const Tensor& dx = claim.dx;
+  check(!dx.defined() || dx.shape().rank() == 1 || dx.shape() == inputs.x.shape(),
+        to_string(setting.layer), "the claimed dx must have the shape of x, ", inputs.x.shape(),
+        ", got ", dx);
   check_claim(setting, "dgamma", claim.dgamma, {layout.params, layout.samples * layout.params});
   check_claim(setting, "dbeta", claim.dbeta, {layout.params, layout.samples * layout.params});
 }
@@ -207,6 +221,11 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
   check(given.x.defined() && given.dy.defined(), to_string(setting.layer),
         "a diagnosis needs x and dy");
   const Inputs inputs = with_defaults(setting, given);
+  check_finite(setting, "x", inputs.x);
+  check_finite(setting, "dy", inputs.dy);
+  const Library library = run_library(setting, inputs);
+  for (const Tensor& gradient : {library.dx, library.dgamma, library.dbeta})
+    check_finite(setting, "the right gradient", gradient);
   const Problem problem = problem_of(setting, inputs);
   check_claims(problem, inputs, claim);
   if (tolerance == 0) tolerance = tolerance_of(claim);
@@ -214,7 +233,6 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
   Diagnosis out;
   if (claim.dx.defined()) {
     FoundStatistics found;
-    const Library library = run_library(setting, inputs);
     out.findings.push_back(judge_dx(problem, zoo.dx, library.dx.to_vector<double>(),
                                     claim.dx.to_vector<double>(), tolerance, found));
     if (!found.text.empty()) {

@@ -71,12 +71,19 @@ void put(Arrays& arrays, const std::string& name, const Tensor& tensor, const st
   check(arrays.emplace(name, tensor).second, "explain", "'", name, "' is given twice");
 }
 
-// The array in f64, in the shape wanted where it has as many values.
+// Without the extents that are 1.
+std::vector<int64_t> essence(const Shape& shape) {
+  std::vector<int64_t> extents(shape.begin(), shape.end());
+  std::erase(extents, 1);
+  return extents;
+}
+
+// The array in f64, in the shape wanted where only extents of 1 tell the two apart.
 Tensor taken(const Arrays& arrays, std::string_view name, const Shape& shape) {
   const auto found = arrays.find(name);
   if (found == arrays.end()) return {};
   const Tensor tensor = found->second.to(DType::f64);
-  return tensor.numel() == shape.numel() ? tensor.reshape(shape) : tensor;
+  return essence(tensor.shape()) == essence(shape) ? tensor.reshape(shape) : tensor;
 }
 
 }  // namespace
