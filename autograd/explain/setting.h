@@ -72,8 +72,8 @@ Layout layout_of(const Setting& setting, const Shape& x);
 // A shape that fits a screen and shows everything the layer has.
 Shape default_shape(const Setting& setting);
 
-// Of the examples drawn where no seed is asked for. With it no term of dx is small beside the others
-// in any layer's, so that leaving one out would be seen.
+// Of the examples drawn where no seed is asked for. With it no term of dx is small beside the
+// others in any layer's, so that leaving one out would be seen.
 inline constexpr uint64_t kExampleSeed = 7;
 
 // Draws what is undefined, in tenths, so that it can be typed elsewhere: no gamma equals another's
