@@ -172,8 +172,9 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
   };
   if (l.m > 1 && !p.setting.is_evaluation()) {
     add(Slip::unbiased_variance,
-        "the variance is the unbiased one, divided by m - 1; the forward "
-        "divides by m",
+        concat(p.setting.has_mean() ? "the variance is the unbiased one, divided by m - 1"
+                                    : "the mean square is divided by m - 1",
+               "; the forward divides by m"),
         [&](size_t i) { return 1 / std::sqrt(var[i] * m / (m - 1) + eps); });
   }
   add(Slip::eps_missing,

@@ -67,9 +67,9 @@ for (const op of ['batch_norm', 'instance_norm', 'group_norm', 'layer_norm', 'rm
 delete kLessons.rms_norm.terms.mean;
 kLessons.rms_norm.terms.direct = [kNormTerms.direct[0], 'what dx would be if rstd were a constant'];
 
-// RMSNorm has a mean square where the others have a variance.
+// RMSNorm has a mean square where the others have a variance; the slip's own text says so.
 const kRmsSlips = {
-  unbiased_variance: {title: 'mean square over m − 1', text: 'the mean square is divided by m − 1; the forward divides by m'},
+  unbiased_variance: {title: 'mean square over m − 1'},
 };
 
 // Why a slip does no harm in a layer.
