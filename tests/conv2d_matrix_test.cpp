@@ -4,32 +4,17 @@
 // All values are multiples of 1/8 of at most 1, which TF32, f16 and bf16 hold: every product and
 // every sum is then exact in f32 in whatever order it is added, and what is left is the rounding to
 // the storage type. A tap, a border or a parity that is off by one cannot hide in a tolerance.
-#include "autograd/autocast.h"
 #include "autograd/ops/conv2d.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/conv_modes.h"
 #include "tests/support/op_modes.h"
 #include "tests/support/reference_conv.h"
 
 namespace gradus {
 namespace {
 
-struct Mode {
-  const char* name;
-  DType dtype;
-  MatmulPrecision precision = MatmulPrecision::strict;
-};
-constexpr Mode kModes[] = {{"f32", DType::f32},
-                           {"tf32", DType::f32, MatmulPrecision::tf32},
-                           {"f16", DType::f16},
-                           {"bf16", DType::bf16}};
-
 ref::Array draw(const Shape& shape, uint32_t seed) {
-  ref::Array result = ref::zeros(shape);
-  for (double& value : result.data) {
-    seed = seed * 1664525u + 1013904223u;
-    value = (static_cast<int>(seed >> 24) % 17 - 8) / 8.0;
-  }
-  return result;
+  return {shape, draw_eighths(shape.numel(), seed)};
 }
 
 // x [n, c, h, w], w [k, c / groups, r, s].
@@ -58,7 +43,7 @@ struct Wanted {
   }
 };
 
-void check(const Problem& problem, const Wanted& wanted, const Mode& mode, Device device,
+void check(const Problem& problem, const Wanted& wanted, const ConvMode& mode, Device device,
            MemoryFormat format) {
   SCOPED_TRACE(concat(problem.text, " ", mode.name, " ", format));
   const MatmulPrecisionGuard precision(mode.precision);
@@ -94,7 +79,7 @@ class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
   Device device() const { return std::get<1>(GetParam()); }
   void check_modes(const Problem& problem, MemoryFormat format) const {
     const Wanted wanted(problem);
-    for (const Mode& mode : kModes) {
+    for (const ConvMode& mode : kConvModes) {
       if (device() == kCpu && mode.precision == MatmulPrecision::tf32) continue;
       check(problem, wanted, mode, device(), format);
     }

@@ -1,10 +1,10 @@
 // conv2d with channels enough for Hopper's products, on the GPU against f64 on the same GPU.
 #include <cmath>
 
-#include "autograd/autocast.h"
 #include "autograd/ops/conv2d.h"
 #include "core/generator.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/conv_modes.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -25,16 +25,6 @@ const Problem kProblems[] = {
     {{2, 64, 40, 38}, {64, 64, 3, 3}, {.padding = {3, 5}, .dilation = 3}},
 };
 
-struct Mode {
-  const char* name;
-  DType dtype;
-  MatmulPrecision precision = MatmulPrecision::strict;
-};
-constexpr Mode kModes[] = {{"f32", DType::f32},
-                           {"tf32", DType::f32, MatmulPrecision::tf32},
-                           {"f16", DType::f16},
-                           {"bf16", DType::bf16}};
-
 class Conv2dWgmmaCuda : public testing::Test {
  protected:
   void SetUp() override {
@@ -42,20 +32,10 @@ class Conv2dWgmmaCuda : public testing::Test {
   }
 };
 
-// Multiples of 1/8 of at most 1: exact in every dtype, with exact products and sums.
-std::vector<double> draw(int64_t count, uint32_t seed) {
-  std::vector<double> values(static_cast<size_t>(count));
-  for (double& value : values) {
-    seed = seed * 1664525u + 1013904223u;
-    value = (static_cast<int>(seed >> 24) % 17 - 8) / 8.0;
-  }
-  return values;
-}
-
 // y, dx, dw, dbias in `dtype`.
 std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format) {
   const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
-    return Tensor::from_vector(draw(shape.numel(), seed), shape,
+    return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
                                {.dtype = type, .device = kCuda, .format = layout});
   };
   const auto flat = MemoryFormat::contiguous;
@@ -72,7 +52,7 @@ TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
   for (const Problem& problem : kProblems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       const std::vector<Tensor> wanted = results(problem, DType::f64, format);
-      for (const Mode& mode : kModes) {
+      for (const ConvMode& mode : kConvModes) {
         const MatmulPrecisionGuard precision(mode.precision);
         const std::vector<Tensor> got = results(problem, mode.dtype, format);
         for (size_t i = 0; i < got.size(); ++i) {

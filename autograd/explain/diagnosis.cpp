@@ -85,11 +85,7 @@ void check_claim(const Setting& setting, std::string_view name, const Tensor& te
 
 // Nothing can be told from what is not finite, or from a gradient that is not.
 void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor) {
-  if (!tensor.defined()) return;
-  const Values values = tensor.to_vector<double>();
-  const bool finite =
-      std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
-  check(finite, to_string(setting.layer), what,
+  check(!tensor.defined() || is_finite(tensor.to_vector<double>()), to_string(setting.layer), what,
         " holds infinities or NaN, from which nothing can be told");
 }
 

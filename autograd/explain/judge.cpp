@@ -15,11 +15,11 @@ double largest(const Values& values) {
   return largest;
 }
 
-namespace {
-
 bool is_finite(const Values& values) {
   return std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
 }
+
+namespace {
 
 std::vector<const Values*> columns_of(const std::vector<Term>& terms) {
   std::vector<const Values*> columns;

@@ -36,5 +36,6 @@ std::map<Slip, bool> visible_slips(const Problem& problem, const Zoo& zoo, const
                                    double tolerance);
 
 double largest(const Values& values);
+bool is_finite(const Values& values);
 
 }  // namespace gradus::explain

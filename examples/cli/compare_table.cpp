@@ -135,13 +135,16 @@ std::string devices_text(const CompareReport& report) {
   return text;
 }
 
+bool has_times(const CompareReport& report) {
+  return std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
+}
+
 std::string table_text(const CompareReport& report) {
   const size_t devices = report.devices.size();
   const std::vector<Line> lines = lines_of(report);
   size_t width = 5;
   for (const Line& line : lines) width = std::max(width, line.name.size());
-  const bool timed =
-      std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
+  const bool timed = has_times(report);
   const bool differs =
       std::ranges::any_of(lines, [](const Line& line) { return !differences(line).empty(); });
   const int column = devices > 1 ? 15 : 7;
@@ -232,10 +235,8 @@ std::string to_text(const CompareReport& report) {
     beyond += row.ok() ? 0 : 1;
   }
   if (!wrong.empty()) text += fmt::format("\n{}", wrong);
-  const bool timed =
-      std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
   text += "\nallowed: the largest error as a share of its tolerance";
-  if (timed) text += "; of roof: above 100 % where operands came from a cache";
+  if (has_times(report)) text += "; of roof: above 100 % where operands came from a cache";
   text += " (docs/compare.md)\n";
   const char* rows = report.what == "layers" ? "cases" : "layers";
   return text + (beyond == 0 ? fmt::format("all {} {} are within their tolerances\n", judged, rows)
