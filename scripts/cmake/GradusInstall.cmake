@@ -112,6 +112,7 @@ set(GRADUS_PRIVATE_HEADERS
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(GRADUS_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/gradus)
+set_target_properties(gradus PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # to CUDA's libraries
 install(TARGETS gradus EXPORT gradusTargets
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradus
         FILE_SET generated DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradus)

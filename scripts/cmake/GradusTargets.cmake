@@ -15,7 +15,7 @@ if(GRADUS_SANITIZE)
   target_link_options(gradus_options INTERFACE -fsanitize=${GRADUS_SANITIZE})
 endif()
 
-add_library(gradus)  # static, or shared under BUILD_SHARED_LIBS
+add_library(gradus)  # shared or static, as BUILD_SHARED_LIBS says
 add_library(gradus::gradus ALIAS gradus)
 set_target_properties(gradus PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_STANDARD 20)
 target_compile_features(gradus PUBLIC cxx_std_20)

@@ -1,9 +1,10 @@
 cmake_minimum_required(VERSION 3.25)
-# Installs gradus below WORK_DIR, checks that no header was forgotten, and builds and runs the program
-# beside this file against what was installed.
+# Installs gradus below WORK_DIR, runs the installed program, checks that no header was forgotten, and
+# builds and runs the program beside this file against what was installed.
 file(REMOVE_RECURSE ${WORK_DIR})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${GRADUS_BINARY_DIR} --prefix ${WORK_DIR}/prefix
                 OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${WORK_DIR}/prefix/bin/gradus info OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 
 set(forgotten "")
 foreach(folder core autograd nn)
