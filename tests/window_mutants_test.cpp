@@ -59,6 +59,12 @@ void reverse_runs(ref::Array& a, int64_t length) {
 void rotate_rows(ref::Array& a, int64_t rows) {
   std::rotate(a.data.begin(), a.data.begin() + a.numel() / rows, a.data.end());
 }
+// Exchanges values 2i and 2i + 1 of every run of `length` values, as far as both are there.
+void exchange_pairs(ref::Array& a, int64_t length) {
+  for (int64_t i = 0; i < a.numel(); i += length) {
+    for (int64_t j = 0; j + 1 < length; j += 2) std::swap(a[i + j], a[i + j + 1]);
+  }
+}
 // Sets the last of every `period` values to 0.
 void drop_last(ref::Array& a, int64_t period) {
   for (int64_t i = period - 1; i < a.numel(); i += period) a[i] = 0;
@@ -104,6 +110,37 @@ TEST(WindowMutants, OfConv2dAreRejected) {
                       Results result = right(c, in, dy);
                       rotate_rows(result.grads[0], result.grads[0].numel());
                       return result;
+                    }},
+                   {"wrong parity: neighbouring columns of dx exchanged",
+                    [](const OpCase& c, const Arrays& in, const ref::Array& dy) {
+                      Results result = right(c, in, dy);
+                      exchange_pairs(result.grads[0], in[0].shape[3]);
+                      return result;
+                    }},
+                   {"a parity lost: every second column of dx",
+                    [](const OpCase& c, const Arrays& in, const ref::Array& dy) {
+                      Results result = right(c, in, dy);
+                      const int64_t columns = in[0].shape[3];
+                      for (int64_t i = 0; i < result.grads[0].numel(); ++i) {
+                        if (i % columns % 2 == 1) result.grads[0][i] = 0;
+                      }
+                      return result;
+                    }},
+                   {"remainder lost: last column of dx",
+                    [](const OpCase& c, const Arrays& in, const ref::Array& dy) {
+                      Results result = right(c, in, dy);
+                      drop_last(result.grads[0], in[0].shape[3]);
+                      return result;
+                    }},
+                   {"groups mixed up: each reads the channels of the next one",
+                    [](const OpCase& c, Arrays in, const ref::Array& dy) {
+                      const int64_t planes = in[0].shape[2] * in[0].shape[3];
+                      const int64_t image = in[0].shape[1] * planes;
+                      for (int64_t n = 0; n < in[0].numel(); n += image) {
+                        const auto begin = in[0].data.begin() + n;
+                        std::rotate(begin, begin + in[1].shape[1] * planes, begin + image);
+                      }
+                      return right(c, in, dy);
                     }},
                    {"weights of the next output",
                     [](const OpCase& c, Arrays in, const ref::Array& dy) {
