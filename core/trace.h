@@ -19,9 +19,10 @@ struct TraceRecord {
   std::string_view name;  // of the argument struct
   Device device;
   DType dtype;
-  int64_t bytes;   // the fewest bytes that the step can move
-  int64_t flops;   // its floating-point operations
-  double seconds;  // wall clock, the wait for the device included
+  int64_t bytes;       // the fewest bytes that the step can move
+  int64_t flops;       // its floating-point operations
+  double seconds = 0;  // wall clock, the wait for the device included, its parts not
+  bool part = false;   // of the launch that is recorded next: not among the fewest bytes of that
 };
 
 class Trace {

@@ -141,6 +141,23 @@ TEST_F(CliCommands, BenchConv) {
   for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad"}) {
     EXPECT_GT(rows[0].at(direction).at("us"), 0) << direction;
     EXPECT_TRUE(rows[0].at(direction).at("repeats").get<bool>()) << direction;
+    EXPECT_FALSE(rows[0].at(direction).contains("beyond_nhwc_us")) << direction;
+  }
+}
+
+// NCHW is measured beside channels-last. The CPU needs no copies for it.
+TEST_F(CliCommands, BenchConvOfNchw) {
+  const ProcessResult result =
+      gradus({"bench", "conv", "--device", "cpu", "--shape", "128 1->32", "--layout", "nchw",
+              "--repeats", "1", "--json", "conv.json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("us beyond channels-last"), std::string::npos) << result.out;
+  const Bytes file = test::read_file(dir_.path("conv.json"));
+  const Json row = Json::parse(file.begin(), file.end()).at("rows").at(0);
+  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad"}) {
+    const double us = row.at(direction).at("us"), more = row.at(direction).at("beyond_nhwc_us");
+    EXPECT_LT(more, us) << direction;  // the other took some time, too
+    EXPECT_FALSE(row.at(direction).contains("layout_bytes")) << direction;
   }
 }
 

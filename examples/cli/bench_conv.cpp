@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,53 +103,94 @@ bool repeats_bits(const Args& args, Tensor out) {
                      static_cast<size_t>(out.nbytes())) == 0;
 }
 
-// Measures one direction, adds it to the row and prints it; returns whether its bits repeat.
 template <class Args>
-bool measure(const char* name, const Args& args, const Tensor& out, const Roof& roof, int repeats,
-             Json& row) {
-  const bool same = repeats_bits(args, out);
+double time_us(const Args& args, Device device, int repeats) {
   constexpr int kCalls = 20;  // in one graph
-  const int calls = out.device().type == DeviceType::cuda ? kCalls : 1;
-  const double ms = time_calls(
-      out.device(),
-      [&] {
-        for (int i = 0; i < calls; ++i) launch(args);
-      },
-      calls, repeats);
-  const double us = 1e3 * ms, tflop_per_s = 1e-6 * static_cast<double>(args.flops()) / us;
+  const int calls = device.type == DeviceType::cuda ? kCalls : 1;
+  const auto step = [&] {
+    for (int i = 0; i < calls; ++i) launch(args);
+  };
+  return 1e3 * time_calls(device, step, calls, repeats);
+}
+
+// Bytes of the copies between layouts that a launch makes.
+template <class Args>
+int64_t layout_bytes(const Args& args) {
+  const Trace trace;
+  launch(args);
+  int64_t bytes = 0;
+  for (const TraceRecord& record : trace.records()) {
+    if (record.part) bytes += record.bytes;
+  }
+  return bytes;
+}
+
+// Measures one direction, adds it to the row and prints it; returns whether its bits repeat.
+// channels_last: the same of such tensors, which NCHW ones are compared with; may be null.
+template <class Args>
+bool measure(const char* name, const Args& args, const Args* channels_last, const Tensor& out,
+             const Roof& roof, int repeats, Json& row) {
+  const bool same = repeats_bits(args, out);
+  const double us = time_us(args, out.device(), repeats);
+  const double tflop_per_s = 1e-6 * static_cast<double>(args.flops()) / us;
   const double share = roof.share(us, args.bytes(), args.flops());
   row[name] = {{"us", us}, {"tflop_per_s", tflop_per_s}, {"share", share}, {"repeats", same}};
   fmt::print("  {:9.1f} {:7.2f} {:4.0f}{}", us, tflop_per_s, 100 * share, same ? ' ' : '!');
+  if (channels_last != nullptr) {
+    const double more = us - time_us(*channels_last, out.device(), repeats);
+    row[name]["beyond_nhwc_us"] = more;
+    const int64_t copied = layout_bytes(args);
+    if (copied > 0) row[name]["layout_bytes"] = copied;
+    fmt::print(" {:+8.1f}", more);
+  }
   std::fflush(stdout);
   return same;
 }
 
+// The tensors of one shape in one format, and what is launched with them.
+struct Operands {
+  Tensor x, w, dy, bias, y, dx, dw;
+  Conv2dForward forward, with_bias;
+  Conv2dBackwardInput dgrad;
+  Conv2dBackwardWeight wgrad;
+
+  Operands(const ConvShape& s, const Mode& mode, Device device, MemoryFormat format) {
+    const TensorOptions image{.dtype = mode.dtype, .device = device, .format = format};
+    const TensorOptions flat{.dtype = mode.dtype, .device = device};
+    x = randn(s.x(), image), w = randn(s.w(), flat), dy = randn(s.y(), image);
+    bias = randn({s.k}, {.dtype = acc_dtype(mode.dtype), .device = device});
+    y = Tensor::empty(s.y(), image), dx = Tensor::empty(s.x(), image);
+    dw = Tensor::empty(s.w(), flat);
+    const Window window = s.window();
+    forward = {x.raw(), w.raw(), {}, y.raw(), window, s.groups, mode.tf32};
+    with_bias = forward;
+    with_bias.bias = bias.raw();
+    dgrad = {dy.raw(), w.raw(), dx.raw(), window, s.groups, mode.tf32};
+    wgrad = {x.raw(), dy.raw(), dw.raw(), {}, window, s.groups, mode.tf32};
+  }
+};
+
 // All of one shape in one mode.
 bool measure_row(const ConvShape& s, const Mode& mode, Device device, const Roof& roof,
                  const ConvOptions& o, Json& rows) {
-  const MemoryFormat format =
-      o.layout == "nhwc" ? MemoryFormat::channels_last : MemoryFormat::contiguous;
-  const TensorOptions image{.dtype = mode.dtype, .device = device, .format = format};
-  const TensorOptions flat{.dtype = mode.dtype, .device = device};
-  const Tensor x = randn(s.x(), image), w = randn(s.w(), flat), dy = randn(s.y(), image);
-  const Tensor bias = randn({s.k}, {.dtype = acc_dtype(mode.dtype), .device = device});
-  const Tensor y = Tensor::empty(s.y(), image), dx = Tensor::empty(s.x(), image);
-  const Tensor dw = Tensor::empty(s.w(), flat);
-  const Window window = s.window();
-  const Conv2dForward forward{x.raw(), w.raw(), {}, y.raw(), window, s.groups, mode.tf32};
-  Conv2dForward with_bias = forward;
-  with_bias.bias = bias.raw();
-  const Conv2dBackwardInput dgrad{dy.raw(), w.raw(), dx.raw(), window, s.groups, mode.tf32};
-  const Conv2dBackwardWeight wgrad{x.raw(), dy.raw(), dw.raw(), {}, window, s.groups, mode.tf32};
-
+  const bool nchw = o.layout == "nchw";
+  const Operands own(s, mode, device,
+                     nchw ? MemoryFormat::contiguous : MemoryFormat::channels_last);
+  std::optional<Operands> last;
+  if (nchw) last.emplace(s, mode, device, MemoryFormat::channels_last);
   Json row{{"shape", s.name()},  {"n", s.n},           {"c", s.c},           {"k", s.k},
            {"side", s.side},     {"kernel", s.kernel}, {"stride", s.stride}, {"groups", s.groups},
            {"dtype", mode.name}, {"layout", o.layout}};
   fmt::print("{:<32} {:<5}", s.name(), mode.name);
-  bool same = measure("forward", forward, y, roof, o.repeats, row);
-  same = measure("forward_bias", with_bias, y, roof, o.repeats, row) && same;
-  same = measure("dgrad", dgrad, dx, roof, o.repeats, row) && same;
-  same = measure("wgrad", wgrad, dw, roof, o.repeats, row) && same;
+  bool same = true;
+  const auto add = [&](const char* name, auto Operands::*args, const Tensor& out) {
+    const auto* twin = last ? &((*last).*args) : nullptr;
+    same = measure(name, own.*args, twin, out, roof, o.repeats, row) && same;
+  };
+  add("forward", &Operands::forward, own.y);
+  add("forward_bias", &Operands::with_bias, own.y);
+  add("dgrad", &Operands::dgrad, own.dx);
+  add("wgrad", &Operands::wgrad, own.dw);
   fmt::print("\n");
   rows.push_back(std::move(row));
   return same;
@@ -156,11 +198,11 @@ bool measure_row(const ConvShape& s, const Mode& mode, Device device, const Roof
 
 void print_head(Device device, double copy, const std::string& layout) {
   fmt::print("{}, {}; copy {:.0f} GB/s\n", describe(device), layout, copy);
-  fmt::print(
-      "us, TFLOP/s, % of the roof (copy or product); ! where a second run gave other bits\n{:<38}",
-      "");
+  const bool nchw = layout == "nchw";
+  fmt::print("us, TFLOP/s, % of the roof (copy or product); ! where a second run gave other bits");
+  fmt::print("{}\n{:<38}", nchw ? "; us beyond channels-last" : "", "");
   for (const char* name : {"forward", "with bias", "dgrad", "wgrad"}) {
-    fmt::print("  {:>9} {:>7} {:>4} ", name, "TFLOP/s", "%");
+    fmt::print("  {:>9} {:>7} {:>4} {}", name, "TFLOP/s", "%", nchw ? "  beyond " : "");
   }
   fmt::print("\n");
 }

@@ -49,7 +49,7 @@ Timing trace_call(const std::function<void()>& call) {
   call();
   Timing timing;
   for (const TraceRecord& record : trace.records()) {
-    timing.bytes += record.bytes;
+    if (!record.part) timing.bytes += record.bytes;
     timing.launches.push_back(record.name);
   }
   return timing;

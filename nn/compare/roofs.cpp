@@ -38,6 +38,7 @@ CompareTime time_direction(CompareDirection direction, const CompareDevice& roof
     const Trace trace;
     step();
     for (const TraceRecord& record : trace.records()) {
+      if (record.part) continue;
       time.bytes += record.bytes;
       time.flops += record.flops;
     }
