@@ -22,6 +22,7 @@
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/sum.h"
 #include "core/generator.h"
+#include "tests/support/conv_modes.h"
 #include "tests/support/gpu.h"
 
 namespace gradus {
@@ -227,6 +228,32 @@ TEST(ColumnsBeyond2To31Cuda, SlowReductionsReachTheEnd) {
     y_alone.backward(dy);
     expect_close(y, y_alone, "y");
     expect_close(end_of(whole.grad(), count), alone.grad(), "dx");
+  }
+}
+
+// On the CPU: an image of more than 2^31 pixels, of which the last rows are not zero. Needs 4.5 GB.
+TEST(Conv2dBeyond2To31, SlowSampledOutputs) {
+  constexpr int64_t side = 46400, stride = 8, rows = 24, first = side - rows;
+  const TensorOptions half{.dtype = DType::f16};
+  const Values x_end = draw_eighths(rows * side, 1), w = draw_eighths(9, 2);
+  const Tensor x = Tensor::zeros({1, 1, side, side}, half);
+  ASSERT_GT(x.numel(), int64_t{1} << 31);
+  x.slice(2, first, side).copy_(Tensor::from_vector(x_end, {1, 1, rows, side}, half));
+  const Tensor weight = Tensor::from_vector(w, {1, 1, 3, 3}, half);
+  const Tensor y = conv2d(x, weight, {}, {.stride = stride, .padding = 1});
+  const int64_t outputs = y.size(2), begin = outputs - 2;  // their last two rows
+  const Values y_end = y.slice(2, begin, outputs).to_vector<double>();
+  // All values are multiples of 1/8 of at most 1, so that these sums are exact.
+  for (int64_t p = 0; p < 2; ++p) {
+    for (int64_t q = 0; q < outputs; ++q) {
+      double sum = 0;
+      for (int64_t tap = 0; tap < 9; ++tap) {
+        const int64_t u = (begin + p) * stride - 1 + tap / 3 - first, v = q * stride - 1 + tap % 3;
+        if (v < 0 || v >= side) continue;
+        sum += w[static_cast<size_t>(tap)] * x_end[static_cast<size_t>(u * side + v)];
+      }
+      ASSERT_EQ(y_end[static_cast<size_t>(p * outputs + q)], sum) << p << ' ' << q;
+    }
   }
 }
 

@@ -83,6 +83,7 @@ class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
       if (device() == kCpu && mode.precision == MatmulPrecision::tf32) continue;
       check(problem, wanted, mode, device(), format);
     }
+    if (device() == kCpu) check(problem, wanted, {"f64", DType::f64}, device(), format);
   }
 };
 
