@@ -14,12 +14,6 @@ namespace {
 
 using StatePtr = std::shared_ptr<GradState>;
 
-uint64_t order_of(const StatePtr& state) { return state->node ? state->node->sequence() : 0; }
-
-struct ByOrder {
-  bool operator()(const StatePtr& a, const StatePtr& b) const { return order_of(a) < order_of(b); }
-};
-
 // Whether a gradient may be added to in place, or kept as it is: nobody else sees it, and no
 // element of it stands for several.
 bool is_sole_owner(const Tensor& tensor) {
@@ -50,9 +44,10 @@ class Pending {
       fail(ErrorCode::internal, from, "backward made a gradient ", grad, " for an input ",
            state->dtype, state->shape);
     }
+    require_live(state);
     auto [entry, is_new] = grads_.try_emplace(state.get(), std::move(grad));
     if (is_new) {
-      heap_.push(state);
+      heap_.push({state->node ? state->node->sequence() : 0, state});
     } else {
       add_into(entry->second, grad);
     }
@@ -61,15 +56,22 @@ class Pending {
   bool empty() const { return heap_.empty(); }
 
   std::pair<StatePtr, Tensor> pop() {
-    StatePtr state = heap_.top();
+    StatePtr state = heap_.top().state;
     heap_.pop();
     auto entry = grads_.extract(state.get());
     return {std::move(state), std::move(entry.mapped())};
   }
 
  private:
+  // The order is kept: a hook that runs a backward of its own may free the node of a waiting state.
+  struct Waiting {
+    uint64_t order;  // of the node; 0 for leaves
+    StatePtr state;
+    bool operator<(const Waiting& other) const { return order < other.order; }
+  };
+
   std::unordered_map<GradState*, Tensor> grads_;
-  std::priority_queue<StatePtr, std::vector<StatePtr>, ByOrder> heap_;
+  std::priority_queue<Waiting> heap_;
 };
 
 Tensor run_hooks(const GradState& state, Tensor grad) {
@@ -112,7 +114,6 @@ void run_node(const StatePtr& state, const Tensor& dy, bool retain_graph, Pendin
     if (!grad.defined()) {
       fail(ErrorCode::internal, node->name(), "backward made no gradient for input ", i);
     }
-    require_live(node->inputs()[i]);
     pending.add(node->inputs()[i], std::move(grad), node->name());
   }
 }
@@ -149,7 +150,7 @@ void run_backward(const Tensor& y, const Tensor& dy, bool retain_graph) {
          "expected a tensor with history, but nothing that led to ", y, " asks for a gradient");
   }
   const StatePtr root = y.grad_state();
-  require_live(root);
+  require_live(root);  // before anything is computed
   const NoGradGuard no_grad;
   Tensor grad = dy;
   if (!dy.defined()) {
@@ -165,6 +166,7 @@ void run_backward(const Tensor& y, const Tensor& dy, bool retain_graph) {
   grad = Tensor();
   while (!pending.empty()) {
     auto [state, arrived] = pending.pop();
+    require_live(state);
     Tensor finished = run_hooks(*state, std::move(arrived));
     if (state->node == nullptr) {
       add_to_leaf(*state, std::move(finished));

@@ -196,6 +196,18 @@ TEST(Hooks, MayRegisterFurtherHooks) {
   EXPECT_EQ(grad_of(x), (Values{3, 3}));
 }
 
+// A hook's own backward frees part of the graph that the outer one has not reached yet.
+TEST(Hooks, ABackwardInsideLosesNoGradient) {
+  const Tensor w = leaf({2}, {1}), v = leaf({5}, {1});
+  const Tensor a = w * w, c = v * 3.0;
+  c.register_hook([&](const Tensor&) {
+    a.backward();
+    return Tensor();
+  });
+  EXPECT_ERROR((c + a).backward(), kAutograd, "mul: backward reached this operation a second");
+  EXPECT_FALSE(a.grad().defined());
+}
+
 TEST(Tape, AGradientThatIsSetCarriesNoHistory) {
   Tensor p = leaf({1, 2}, {2});
   p.set_grad(p * 2.0);
