@@ -1,7 +1,6 @@
 // Tensor's gradient state and in-place writes: declared in core/tensor.h, defined here.
-#include <utility>
-
 #include <algorithm>
+#include <utility>
 
 #include "autograd/tape.h"
 #include "core/launch.h"
@@ -154,7 +153,7 @@ Tensor& Tensor::add_(const Tensor& other, double alpha) {
 Tensor& Tensor::mul_(double factor) {
   require_writable(*this, "mul_");
   require_distinct_elements(*this, "mul_");
-  launch(Affine{.x = raw(), .y = raw(), .scale = factor});
+  launch(Affine{.x = raw(), .y = raw(), .scale = factor, .shift = -0.0});
   storage()->bump_version();
   return *this;
 }

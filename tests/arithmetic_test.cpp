@@ -45,6 +45,23 @@ TEST_P(Arithmetic, ComputesEachKindInEveryDtype) {
   }
 }
 
+// The sign of a zero is IEEE's, as in PyTorch; x + 0 is the only one that changes it.
+TEST_P(Arithmetic, ZerosKeepTheirSign) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    const Tensor x = f64({0.0, -0.0}, {2}).to(dtype);
+    const auto signs = [](const Tensor& y) {
+      const Values values = y.to_vector<double>();
+      return std::vector<bool>{std::signbit(values[0]), std::signbit(values[1])};
+    };
+    EXPECT_EQ(signs(x), (std::vector<bool>{false, true})) << to_string(dtype);
+    EXPECT_EQ(signs(-x), (std::vector<bool>{true, false})) << to_string(dtype);
+    EXPECT_EQ(signs(x * -2.0), (std::vector<bool>{true, false})) << to_string(dtype);
+    EXPECT_EQ(signs(x - 0.0), (std::vector<bool>{false, true})) << to_string(dtype);
+    EXPECT_EQ(signs(x + 0.0), (std::vector<bool>{false, false})) << to_string(dtype);
+    EXPECT_EQ(signs(x.clone().mul_(-1.0)), (std::vector<bool>{true, false})) << to_string(dtype);
+  }
+}
+
 TEST_P(Arithmetic, ComputesWithNumbers) {
   const Tensor x = f64({1, 2, -4}, {3});
   EXPECT_EQ((x + 1).to_vector<double>(), (Values{2, 3, -3}));

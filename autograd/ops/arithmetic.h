@@ -15,8 +15,9 @@ Tensor add(const Tensor& a, const Tensor& b, double alpha = 1.0);  // a + alpha 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha = 1.0);  // a - alpha b
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-// scale x + shift, in the dtype of x. Both numbers are rounded to acc_dtype first.
-Tensor affine(const Tensor& x, double scale, double shift = 0.0);
+// scale x + shift, in the dtype of x. Both numbers are rounded to acc_dtype first. A shift of -0
+// leaves the sign of a zero alone; +0 would make -0 of the product +0.
+Tensor affine(const Tensor& x, double scale, double shift = -0.0);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
