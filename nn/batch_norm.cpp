@@ -9,7 +9,11 @@ namespace gradus::nn {
 
 BatchNorm::BatchNorm(int min_rank, int max_rank, int64_t num_features, double eps,
                      std::optional<double> momentum, bool affine, bool track_running_stats)
-    : eps(eps), momentum(momentum), min_rank_(min_rank), max_rank_(max_rank) {
+    : num_features(num_features),
+      eps(eps),
+      momentum(momentum),
+      min_rank_(min_rank),
+      max_rank_(max_rank) {
   check(num_features > 0, "batch_norm", "num_features must be positive, got ", num_features);
   if (affine) {
     weight = init::constant({num_features}, 1.0);
@@ -25,6 +29,7 @@ BatchNorm::BatchNorm(int min_rank, int max_rank, int64_t num_features, double ep
 Tensor BatchNorm::forward(const Tensor& x) {
   check(x.rank() >= min_rank_ && x.rank() <= max_rank_, "batch_norm", kind(), " expects rank ",
         min_rank_, min_rank_ == max_rank_ ? "" : " or 3", ", got ", x);
+  check(x.size(1) == num_features, "batch_norm", "expected ", num_features, " channels, got ", x);
   return batch_norm(
       x, weight, bias,
       {.running_mean = running_mean, .running_var = running_var, .batches = num_batches_tracked},

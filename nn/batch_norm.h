@@ -18,6 +18,7 @@ class BatchNorm : public Module {
   Tensor weight, bias;               // [c], acc; undefined without affine
   Tensor running_mean, running_var;  // [c], acc; undefined without track_running_stats
   Tensor num_batches_tracked;        // [], i64; the same
+  int64_t num_features;
   double eps;
   std::optional<double> momentum;  // empty: the average over all batches
 

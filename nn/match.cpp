@@ -6,6 +6,9 @@
 
 namespace gradus::nn {
 
+// The slot of the gradient belongs to the tensor behind the handles.
+bool is_same(const Tensor& a, const Tensor& b) { return &a.grad_state() == &b.grad_state(); }
+
 std::vector<Tensor> match_by_name(const std::vector<NamedTensor>& own,
                                   const std::vector<NamedTensor>& given, std::string_view op) {
   std::unordered_map<std::string_view, const Tensor*> left;

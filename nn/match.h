@@ -1,4 +1,4 @@
-// Pairing two lists of named tensors.
+// Whether two tensors are one, and pairing two lists of named tensors.
 #pragma once
 
 #include <string_view>
@@ -7,6 +7,9 @@
 #include "nn/module.h"
 
 namespace gradus::nn {
+
+// Whether both are handles of one tensor, with one gradient; views of its memory are not.
+bool is_same(const Tensor& a, const Tensor& b);
 
 // For each tensor of `own` the one of `given` with the same name. Throws invalid_argument naming
 // `op` and the first difference (in the order of `own`, then of `given`): a name that only one side

@@ -7,6 +7,7 @@
 #include "autograd/grad_mode.h"
 #include "core/error.h"
 #include "nn/forward_observer.h"
+#include "nn/match.h"
 
 namespace gradus::nn {
 namespace {
@@ -119,15 +120,18 @@ void Module::train(bool on) {
 }
 
 void Module::to(Device device) {
-  for (const Slot& slot : slots()) replace(*slot.item.tensor, slot.item.tensor->to(device));
+  for (const Slot& slot : slots()) {
+    Tensor& tensor = *slot.item.tensor;
+    if (tensor.device() != device) replace(tensor, tensor.to(device));
+  }
 }
 
 void Module::to(DType dtype) {
   check(is_floating(dtype), "to", "expected a floating dtype, got ", dtype);
   for (const Slot& slot : slots()) {
     Tensor& tensor = *slot.item.tensor;
-    if (!is_floating(tensor.dtype())) continue;
-    replace(tensor, tensor.to(slot.item.stored == Stored::acc ? acc_dtype(dtype) : dtype));
+    const DType wanted = slot.item.stored == Stored::acc ? acc_dtype(dtype) : dtype;
+    if (is_floating(tensor.dtype()) && tensor.dtype() != wanted) replace(tensor, tensor.to(wanted));
   }
 }
 
@@ -140,8 +144,10 @@ std::vector<NamedTensor> Module::state_dict() {
 std::vector<NamedTensor> Module::named_parameters() {
   std::vector<NamedTensor> result;
   for (Slot& slot : slots()) {
-    if (slot.item.role != Role::parameter) continue;
-    result.push_back({std::move(slot.path), *slot.item.tensor});
+    const Tensor& tensor = *slot.item.tensor;
+    const auto is_listed = [&](const NamedTensor& entry) { return is_same(entry.tensor, tensor); };
+    if (slot.item.role != Role::parameter || std::ranges::any_of(result, is_listed)) continue;
+    result.push_back({std::move(slot.path), tensor});
   }
   return result;
 }

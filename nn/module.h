@@ -109,12 +109,12 @@ class Module {
   void eval() { train(false); }
   bool training() const { return training_; }
 
-  // Moves or converts all tensors of this module and everything in it. Parameters get new memory:
-  // create the optimizer afterwards.
+  // Moves or converts all tensors of this module and everything in it that are not so already. They
+  // get new memory: create the optimizer afterwards.
   void to(Device device);
   void to(DType dtype);  // floating; integer buffers stay
 
-  std::vector<NamedTensor> named_parameters();
+  std::vector<NamedTensor> named_parameters();  // a shared one once, under its first name
   std::vector<Tensor> parameters();
   int64_t parameter_count();  // elements
   // Parameters and buffers, sharing memory with the module.

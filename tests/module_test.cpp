@@ -14,6 +14,7 @@
 #include "nn/flatten.h"
 #include "nn/forward_observer.h"
 #include "nn/init.h"
+#include "nn/match.h"
 #include "nn/max_pool2d.h"
 #include "nn/sequential.h"
 #include "tests/support/expect_error.h"
@@ -35,13 +36,20 @@ Sequential small_net() {
   return Sequential(Conv2d(1, 2, 3, {.padding = {1, 1}}), BatchNorm2d(2), MaxPool2d(2), Flatten());
 }
 
+// A module of a user's own: members as children.
+struct TwoConvs final : Module {
+  Conv2d first{1, 2, 1}, second{2, 1, 1};
+  std::string_view kind() const override { return "TwoConvs"; }
+  void list(Contents& own) override { own.child("first", first), own.child("second", second); }
+  Tensor forward(const Tensor& x) override { return second(first(x)); }
+};
+
 Tensor ramp(const Shape& shape) {
   std::vector<float> values;
   for (int64_t i = 0; i < shape.numel(); ++i) values.push_back(std::sin(static_cast<float>(i)));
   return Tensor::from_vector(values, shape);
 }
 
-// As torch.nn.Sequential(Conv2d, BatchNorm2d, MaxPool2d, Flatten).state_dict() prints them.
 TEST(Layers, OneNumberStandsForBothAxes) {
   const Tensor x = Tensor::ones({1, 3, 8, 8});
   EXPECT_EQ(to_string(Conv2d(3, 4, 3, {.padding = 1})(x).shape()), "[1,4,8,8]");
@@ -81,6 +89,7 @@ TEST(Layers, ActivationsAndPoolsPassTheirArguments) {
   EXPECT_ERROR(GELU("exact"), kInvalid, "approximate must be none or tanh");
 }
 
+// As torch.nn.Sequential(Conv2d, BatchNorm2d, MaxPool2d, Flatten).state_dict() prints them.
 TEST(Module, NamesAreThoseOfPyTorch) {
   Sequential net = small_net();
   EXPECT_EQ(names(net.state_dict()),
@@ -151,6 +160,32 @@ TEST(Module, ToDtype) {
   EXPECT_ERROR(net.to(DType::i32), kInvalid, "floating", "i32");
 }
 
+// What is there already stays the same tensor, so that an optimizer made before still trains it.
+TEST(Module, ToWhereItIsKeepsTheParameters) {
+  Conv2d layer(1, 1, 1);
+  const std::vector<Tensor> before = layer.parameters();
+  sum(layer(Tensor::ones({1, 1, 1, 1}))).backward();
+  layer.to(kCpu);
+  layer.to(DType::f32);
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(is_same(layer.parameters()[i], before[i]));
+    EXPECT_TRUE(layer.parameters()[i].grad().defined());
+  }
+  layer.to(DType::f16);
+  EXPECT_FALSE(is_same(layer.weight, before[0]));
+  EXPECT_TRUE(is_same(layer.bias, before[1])) << "f32 beside f16";
+}
+
+// As torch.nn.Module.named_parameters(); state_dict() has both names.
+TEST(Module, ASharedParameterIsListedOnce) {
+  TwoConvs net;
+  net.second.weight = net.first.weight;
+  EXPECT_EQ(names(net.named_parameters()),
+            (std::vector<std::string>{"first.weight", "first.bias", "second.bias"}));
+  EXPECT_EQ(net.parameter_count(), 2 + 2 + 1);
+  EXPECT_EQ(net.state_dict().size(), 4u);
+}
+
 TEST(Module, ZeroGradForgets) {
   Sequential net = small_net();
   sum(net(ramp({2, 1, 4, 4}))).backward();
@@ -199,6 +234,8 @@ TEST(Module, ErrorsCarryThePath) {
                "0.batch_norm: BatchNorm2d expects rank 4, got f32[3,3]@cpu");
   EXPECT_ERROR(norm(Tensor::zeros({3, 3, 2, 2})), kInvalid,
                "1.batch_norm: BatchNorm1d expects rank 2 or 3, got f32[3,3,2,2]@cpu");
+  EXPECT_ERROR(BatchNorm2d(3, 1e-5, 0.1, false, false)(Tensor::zeros({2, 4, 2, 2})), kInvalid,
+               "batch_norm: expected 3 channels, got f32[2,4,2,2]@cpu");
   EXPECT_ERROR(Sequential(std::shared_ptr<Module>()), kInvalid, "null");
   EXPECT_ERROR(norm[2], kInvalid, "module 2 of 2");
 }
@@ -224,14 +261,6 @@ TEST(Module, ObserverSeesEveryModuleInnermostFirst) {
             "0.body.0:BatchNorm2d:[2,1,2,2] 0.body:Sequential:[2,1,2,2] 0:Residual:[2,1,2,2] "
             "1:Flatten:[2,4] :Sequential:[2,4] ");
 }
-
-// A module of a user's own: members as children.
-struct TwoConvs final : Module {
-  Conv2d first{1, 2, 1}, second{2, 1, 1};
-  std::string_view kind() const override { return "TwoConvs"; }
-  void list(Contents& own) override { own.child("first", first), own.child("second", second); }
-  Tensor forward(const Tensor& x) override { return second(first(x)); }
-};
 
 TEST(Module, UserModulesWithMembers) {
   TwoConvs net;

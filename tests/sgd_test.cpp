@@ -207,6 +207,10 @@ INSTANTIATE_TEST_SUITE_P(Devices, SgdTest, testing::Values(kCpu, kCuda),
 TEST(Sgd, Errors) {
   const Tensor w = parameter({1.0}, DType::f32, kCpu);
   const auto make = [&](const SgdOptions& options) { Sgd({w}, options); };
+  EXPECT_ERROR(Sgd({w, parameter({1.0}, DType::f32, kCpu), w}, {}), ErrorCode::invalid_argument,
+               "optimizer: 0 and 2 are one parameter");
+  EXPECT_ERROR(Sgd({w}, {}).set_schedule(nullptr, 1), ErrorCode::invalid_argument,
+               "empty function");
   EXPECT_ERROR(make({.lr = -1}), ErrorCode::invalid_argument, "learning rate", "-1");
   EXPECT_ERROR(make({.momentum = -0.5}), ErrorCode::invalid_argument, "momentum", "-0.5");
   EXPECT_ERROR(make({.weight_decay = -1}), ErrorCode::invalid_argument, "weight_decay");
@@ -225,7 +229,8 @@ TEST(Sgd, StateOfAnotherModelNamesTheFirstDifference) {
   const Tensor b = parameter({1.0}, DType::f32, kCpu);
   const SgdOptions options{.momentum = 0.9};
   Sgd two(std::vector<NamedTensor>{{"0.weight", a}, {"1.weight", b}}, options);
-  Sgd other(std::vector<NamedTensor>{{"0.weight", b}, {"1.weight", b}}, options);
+  const Tensor c = parameter({1.0}, DType::f32, kCpu);
+  Sgd other(std::vector<NamedTensor>{{"0.weight", b}, {"1.weight", c}}, options);
   Sgd one(std::vector<NamedTensor>{{"0.weight", a}}, options);
   EXPECT_ERROR(two.load_state(other.state()), ErrorCode::invalid_argument,
                "momentum_buffer.0.weight is f32[2] in this run and f32[1]");

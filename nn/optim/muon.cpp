@@ -8,6 +8,7 @@
 #include "core/launch.h"
 #include "core/ops/matmul.h"
 #include "core/ops/muon.h"
+#include "nn/match.h"
 
 namespace gradus::nn {
 namespace {
@@ -114,19 +115,20 @@ std::vector<NamedTensor> joined(MuonSplit split) {
 }  // namespace
 
 MuonSplit split_for_muon(Module& model) {
-  std::vector<NamedTensor> parameters;
-  std::vector<size_t> matrices;
+  std::vector<Tensor> gains;  // of norms, which may have any rank, and biases
   for (const Module::Entry& entry : model.modules()) {
     Contents own;
     entry.module->list(own);
     for (const Contents::Item& item : own.tensors) {
-      if (item.role != Role::parameter) continue;
-      if (is_matrix(*item.tensor) && item.stored == Stored::value) {
-        matrices.push_back(parameters.size());
-      }
-      parameters.push_back(
-          {entry.path.empty() ? item.name : concat(entry.path, ".", item.name), *item.tensor});
+      if (item.stored == Stored::acc) gains.push_back(*item.tensor);
     }
+  }
+  const std::vector<NamedTensor> parameters = model.named_parameters();
+  std::vector<size_t> matrices;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& p = parameters[i].tensor;
+    const auto is_p = [&](const Tensor& gain) { return is_same(gain, p); };
+    if (is_matrix(p) && std::ranges::none_of(gains, is_p)) matrices.push_back(i);
   }
   MuonSplit split;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -26,6 +26,11 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
           p.name, " is ", p.tensor, " and ", parameters.front().name, " is ",
           parameters.front().tensor);
     format_of(p.tensor.raw(), "optimizer");  // throws where it is not dense
+    for (const NamedTensor& other : parameters) {
+      if (&other == &p) break;
+      check(!is_same(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
+            " are one parameter, which would be stepped twice");
+    }
   }
 }
 
@@ -72,6 +77,7 @@ void Optimizer::set_lr(double lr) {
 }
 
 void Optimizer::set_schedule(const Schedule& schedule, int64_t total_steps) {
+  check(schedule != nullptr, "optimizer", "expected a schedule, got an empty function");
   check(total_steps > 0, "optimizer", "total_steps must be positive, got ", total_steps);
   std::vector<double> rates;
   for (int64_t t = 0; t < total_steps; ++t) {
