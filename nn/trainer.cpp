@@ -9,6 +9,7 @@
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/track_metrics.h"
+#include "nn/evaluation.h"
 #include "nn/finite_check.h"
 #include "nn/io/tensor_bytes.h"
 #include "nn/optim/clip_grad.h"
@@ -98,10 +99,15 @@ void Trainer::step() {
   if (train_.next_batch_size() == 0) begin_epoch(train_.position().epoch + 1);
   if (!model_.training()) model_.train();
   const int64_t size = train_.next_batch_size();
-  if (options_.capture && size == train_.options().batch_size) {
-    captured_step_.run();
-  } else {
-    enqueue_step(size);
+  try {
+    if (options_.capture && size == train_.options().batch_size) {
+      captured_step_.run();
+    } else {
+      enqueue_step(size);
+    }
+  } catch (...) {
+    train_.restore(train_.position());  // the device may have counted the batch already
+    throw;
   }
   train_.advance(size);
 }
@@ -120,26 +126,22 @@ Metrics Trainer::evaluate(DataLoader& test) {
 std::optional<Metrics> Trainer::evaluate(DataLoader& test, const std::function<bool()>& stop) {
   const PrecisionGuard precision(options_.precision);
   const NoGradGuard no_grad;
-  const bool was_training = model_.training();
-  const LoaderPosition was_at = test.position();
-  model_.eval();
-  test.start_epoch(0);
-  const Tensor totals = new_totals(test.options().device);
-  bool stopped = false;
-  while (!(stopped = stop())) {
-    const std::optional<Batch> batch = test.next();
-    if (!batch) break;
-    const Tensor logits = model_(batch->x);
-    const Tensor loss = cross_entropy(logits, batch->labels);
-    launch(TrackMetrics{.loss = loss.raw(),
-                        .logits = dense(logits).raw(),
-                        .labels = batch->labels.raw(),
-                        .totals = totals.raw()});
-  }
-  test.restore(was_at);
-  model_.train(was_training);
-  if (stopped) return std::nullopt;
-  return read_metrics(totals);
+  const EvaluationGuard evaluation(model_);
+  return keep_position(test, [&]() -> std::optional<Metrics> {
+    test.start_epoch(0);
+    const Tensor totals = new_totals(test.options().device);
+    while (!stop()) {
+      const std::optional<Batch> batch = test.next();
+      if (!batch) return read_metrics(totals);
+      const Tensor logits = model_(batch->x);
+      const Tensor loss = cross_entropy(logits, batch->labels);
+      launch(TrackMetrics{.loss = loss.raw(),
+                          .logits = dense(logits).raw(),
+                          .labels = batch->labels.raw(),
+                          .totals = totals.raw()});
+    }
+    return std::nullopt;
+  });
 }
 
 bool Trainer::run_epoch() {

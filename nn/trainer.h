@@ -91,7 +91,7 @@ class Trainer {
   TrainResult run(DataLoader* test = nullptr);
 
   // One step on the next batch, of the next epoch where this one is over. Enqueues only.
-  void step();
+  void step();         // one that throws leaves its batch to the next
   void synchronize();  // waits for the device, and throws if a step's loss was not finite
 
   Metrics evaluate(DataLoader& test);  // in evaluation mode, without changing anything

@@ -6,6 +6,7 @@
 
 #include "autograd/grad_mode.h"
 #include "core/generator.h"
+#include "nn/evaluation.h"
 #include "nn/finite_check.h"
 #include "nn/io/fingerprint.h"
 #include "nn/io/tensor_bytes.h"
@@ -160,9 +161,10 @@ void Trainer::throw_if_failed() {
   std::string place;
   if (at >= 0) {
     const PrecisionGuard precision(options_.precision);
-    train_.restore({now.epoch, at * size, now.drawn - (now.samples - at * size)});
-    place = first_non_finite(model_, train_.next()->x);
-    train_.restore(now);
+    place = keep_position(train_, [&] {
+      train_.restore({now.epoch, at * size, now.drawn - (now.samples - at * size)});
+      return first_non_finite(model_, train_.next()->x);
+    });
   }
   fail(ErrorCode::invalid_argument, "trainer", "the loss of epoch ",
        since_first / train_.batches() + 1, ", step ", since_first % train_.batches() + 1,
@@ -182,21 +184,18 @@ void Trainer::check_is_finite(const Metrics& metrics, DataLoader& test) {
   if (std::isfinite(metrics.loss)) return;
   // The failed batch again.
   const PrecisionGuard precision(options_.precision);
-  const bool was_training = model_.training();
-  const LoaderPosition was_at = test.position();
-  std::string place;
-  model_.eval();
-  test.start_epoch(0);
-  while (place.empty()) {
-    const std::optional<Batch> batch = test.next();
-    if (!batch) break;
-    place = first_non_finite(model_, batch->x);
-  }
-  test.restore(was_at);
-  model_.train(was_training);
+  const EvaluationGuard evaluation(model_);
+  const std::string place = keep_position(test, [&]() -> std::string {
+    test.start_epoch(0);
+    while (const std::optional<Batch> batch = test.next()) {
+      std::string found = first_non_finite(model_, batch->x);
+      if (!found.empty()) return found;
+    }
+    return "the loss";
+  });
   fail(ErrorCode::invalid_argument, "trainer", "the test loss after epoch ",
        train_.position().epoch + 1, ", step ", train_.batches(),
-       " is not finite; the first value that is not: ", place.empty() ? "the loss" : place);
+       " is not finite; the first value that is not: ", place);
 }
 
 std::string parameter_hash(Module& model) {

@@ -51,6 +51,7 @@ target_sources(gradus PUBLIC
     nn/compare/report.h
     nn/data/image_set.h
     nn/data/loader.h
+    nn/evaluation.h
     nn/finite_check.h
     nn/flatten.h
     nn/forward_observer.h

@@ -1,0 +1,73 @@
+// What an evaluation or a step leaves behind, above all when a layer throws in the middle of it.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/trainer_session.h"
+
+namespace gradus::nn {
+namespace {
+
+using test::Session;
+using test::toy_set;
+using TrainerThrows = test::OnEachDevice;
+
+constexpr auto kInvalid = ErrorCode::invalid_argument;
+
+// Throws in its next forward, if armed.
+struct Trap final : Module {
+  explicit Trap(std::shared_ptr<bool> armed) : armed(std::move(armed)) {}
+  std::string_view kind() const override { return "Trap"; }
+  Tensor forward(const Tensor& x) override {
+    check(!std::exchange(*armed, false), "trap", "sprung");
+    return x;
+  }
+  std::shared_ptr<bool> armed;
+};
+
+TEST_P(TrainerThrows, EvaluationRestoresTheModeOfEachPart) {
+  Session run(GetParam());
+  const auto armed = std::make_shared<bool>(false);
+  run.net.add(Trap(armed));
+  run.net[1].eval();  // a frozen norm
+  DataLoader held_out(toy_set(16, 2), {.batch_size = 8, .device = GetParam()});
+  const auto modes = [&] {
+    std::vector<bool> all;
+    for (const Module::Entry& entry : run.net.modules()) all.push_back(entry.module->training());
+    return all;
+  };
+  const std::vector<bool> before = modes();
+  run.start().evaluate(held_out);
+  EXPECT_EQ(modes(), before);
+  held_out.next();
+  const LoaderPosition position = held_out.position();
+  *armed = true;
+  EXPECT_ERROR(run.trainer->evaluate(held_out), kInvalid, "trap: sprung");
+  EXPECT_EQ(modes(), before);
+  EXPECT_EQ(held_out.position(), position);
+}
+
+TEST_P(TrainerThrows, AStepThatThrowsIsTakenAgain) {
+  std::vector<std::string> hashes;
+  for (const bool fails : {false, true}) {
+    Session run(GetParam());
+    const auto armed = std::make_shared<bool>(fails);
+    Sequential net(Trap(armed), std::move(run.net));
+    run.net = std::move(net);
+    run.options.epochs = 1;
+    run.start();
+    if (fails) {
+      EXPECT_ERROR(run.trainer->step(), kInvalid, "trap: sprung");
+    }
+    EXPECT_EQ(run.trainer->run(), TrainResult::finished);
+    hashes.push_back(run.hash());
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, TrainerThrows, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+}  // namespace
+}  // namespace gradus::nn
