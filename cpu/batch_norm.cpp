@@ -2,11 +2,11 @@
 #include "core/ops/normalization.h"
 
 #include <cmath>
-#include <memory>
 
 #include "cpu/dispatch.h"
 #include "cpu/moments.h"
 #include "cpu/parallel.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
@@ -70,11 +70,11 @@ Transform<A> transform_of(const BatchNormForward& args, int64_t c) {
 // ---- contiguous: a channel is n rows of s neighbours -------------------------------------------
 
 template <class T>
-void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormGeometry& g,
-                        double factor) {
+void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormGeometry& g) {
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
+  const double factor = running_factor(args);
   cpu.parallel(g.c, [&](int64_t c) {
     if (args.training) {
       Moments moments;  // 1 mean, var
@@ -200,30 +200,30 @@ void tile_moments(const T* x, int64_t channels, int64_t begin, int64_t end, Mome
 }
 
 template <class T>
-void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNormGeometry& g,
-                           double factor) {
+void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNormGeometry& g) {
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   const int64_t rows = rows_per_tile(g), tiles = (g.m() + rows - 1) / rows;
+  // All memory is taken before the running statistics change.
+  const Workspace<Moments> parts(cpu, args.training ? tiles * g.c : 0);
+  const Workspace<A> terms(cpu, 3 * g.c);
+  const double factor = running_factor(args);
   if (args.training) {
-    const std::unique_ptr<Moments[]> parts(new Moments[static_cast<size_t>(tiles * g.c)]);
     parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 1 mean, var
-      tile_moments(x, g.c, begin, end, parts.get() + begin / rows * g.c);
+      tile_moments(x, g.c, begin, end, parts.data() + begin / rows * g.c);
     });
     parallel_tiles(cpu, g.c, 64, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         Moments moments;
-        for (int64_t tile = 0; tile < tiles; ++tile)
-          moments.merge(parts[static_cast<size_t>(tile * g.c + c)]);
+        for (int64_t tile = 0; tile < tiles; ++tile) moments.merge(parts.data()[tile * g.c + c]);
         finish_channel<A>(args, c, moments, factor);
       }
     });
   } else {
     for (int64_t c = 0; c < g.c; ++c) use_running_statistics<A>(args, c);
   }
-  const std::unique_ptr<A[]> terms(new A[static_cast<size_t>(3 * g.c)]);
-  A *mean = terms.get(), *scale = mean + g.c, *shift = scale + g.c;
+  A *mean = terms.data(), *scale = mean + g.c, *shift = scale + g.c;
   for (int64_t c = 0; c < g.c; ++c) {
     const Transform<A> t = transform_of<A>(args, c);
     mean[c] = t.mean, scale[c] = t.scale, shift[c] = t.shift;
@@ -262,19 +262,19 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
   const T* dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   const int64_t rows = rows_per_tile(g), tiles = needs_sums(args) ? (g.m() + rows - 1) / rows : 0;
-  const std::unique_ptr<Sums[]> parts(new Sums[static_cast<size_t>(tiles * g.c)]);
+  const Workspace<Sums> parts(cpu, tiles * g.c);
+  const Workspace<A> terms(cpu, 4 * g.c);
   if (tiles > 0) {
     parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 1 sums
-      tile_sums(x, dy, args.mean.as<A>(), g.c, begin, end, parts.get() + begin / rows * g.c);
+      tile_sums(x, dy, args.mean.as<A>(), g.c, begin, end, parts.data() + begin / rows * g.c);
     });
   }
-  const std::unique_ptr<A[]> terms(new A[static_cast<size_t>(4 * g.c)]);
-  A *mean = terms.get(), *scale = mean + g.c, *m1 = scale + g.c, *m2r = m1 + g.c;
+  A *mean = terms.data(), *scale = mean + g.c, *m1 = scale + g.c, *m2r = m1 + g.c;
   for (int64_t c = 0; c < g.c; ++c) {
     Sums sums;
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      sums.dy += parts[static_cast<size_t>(tile * g.c + c)].dy;
-      sums.dy_x += parts[static_cast<size_t>(tile * g.c + c)].dy_x;
+      sums.dy += parts.data()[tile * g.c + c].dy;
+      sums.dy_x += parts.data()[tile * g.c + c].dy_x;
     }
     const Gradient<A> t = finish_gradient<A>(args, c, sums, g.m());
     mean[c] = t.mean, scale[c] = t.scale, m1[c] = t.m1, m2r[c] = t.m2r;
@@ -299,13 +299,12 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
 
 void run(Cpu& cpu, const BatchNormForward& args) {
   const BatchNormGeometry g = batch_norm_geometry(args.x);
-  const double factor = running_factor(args);
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if (g.channels_last) {
-      forward_channels_last<T>(cpu, args, g, factor);
+      forward_channels_last<T>(cpu, args, g);
     } else {
-      forward_contiguous<T>(cpu, args, g, factor);
+      forward_contiguous<T>(cpu, args, g);
     }
   });
 }

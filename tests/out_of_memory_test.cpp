@@ -1,0 +1,117 @@
+// Ops that change something besides their result, with the memory running out at each of their
+// allocations in turn: they throw out_of_memory and have changed nothing.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "autograd/ops/batch_norm.h"
+#include "autograd/ops/dropout.h"
+#include "autograd/ops/instance_norm.h"
+#include "core/launch.h"
+#include "nn/data/loader.h"
+#include "tests/support/toy.h"
+
+namespace gradus {
+namespace {
+
+// Passes on `left` allocations and refuses all further ones.
+class ShortAllocator final : public Allocator {
+ public:
+  ShortAllocator(std::shared_ptr<Allocator> inner, int left)
+      : inner_(std::move(inner)), left_(left) {}
+  void* allocate(size_t bytes) override {
+    if (left_-- <= 0) fail(ErrorCode::out_of_memory, "test", "none left");
+    return inner_->allocate(bytes);
+  }
+  void deallocate(void* data, size_t bytes) noexcept override { inner_->deallocate(data, bytes); }
+  AllocatorStats stats() const override { return inner_->stats(); }
+
+ private:
+  std::shared_ptr<Allocator> inner_;
+  int left_;
+};
+
+// Whether f() runs through with `count` allocations.
+bool succeeds_with(int count, const std::function<void()>& f) {
+  const std::shared_ptr<Allocator> before = allocator_of(cpu());
+  set_allocator(cpu(), std::make_shared<ShortAllocator>(before, count));
+  bool done = false;
+  try {
+    f();
+    done = true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << error.what();
+  }
+  set_allocator(cpu(), before);
+  return done;
+}
+
+// `state` is what f() changes when it has all the memory that it asks for.
+void expect_no_trace(const std::vector<Tensor>& state, const std::function<void()>& f) {
+  const auto values = [&] {
+    std::vector<std::vector<double>> all;
+    for (const Tensor& tensor : state) all.push_back(tensor.to_vector<double>());
+    return all;
+  };
+  const auto before = values();
+  int allocations = 0;
+  while (!succeeds_with(allocations, f)) {
+    EXPECT_EQ(values(), before) << "after " << allocations << " allocations";
+    ASSERT_LT(++allocations, 100);
+  }
+  EXPECT_GT(allocations, 0);
+  for (size_t i = 0; i < state.size(); ++i) EXPECT_NE(values()[i], before[i]) << i;
+}
+
+TEST(OutOfMemory, BatchNormLeavesItsRunningStatistics) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = randn({3, 4, 5, 5}, {.format = format});
+    const BatchNormState state{.running_mean = Tensor::zeros({4}),
+                               .running_var = Tensor::ones({4}),
+                               .batches = Tensor::zeros({1}, {.dtype = DType::i64})};
+    expect_no_trace({state.running_mean, state.running_var, state.batches},
+                    [&] { batch_norm(x, {}, {}, state); });
+  }
+}
+
+TEST(OutOfMemory, InstanceNormLeavesItsRunningStatistics) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = randn({3, 4, 5, 5}, {.format = format});
+    const InstanceNormState state{.running_mean = Tensor::zeros({4}),
+                                  .running_var = Tensor::ones({4})};
+    expect_no_trace({state.running_mean, state.running_var},
+                    [&] { instance_norm(x, {}, {}, state); });
+  }
+}
+
+TEST(OutOfMemory, GeneratorsCountNoFailedDraw) {
+  Generator generator;
+  const Tensor x = Tensor::ones({100});
+  expect_no_trace({generator.tensor()}, [&] { randn({100}, {}, &generator); });
+  expect_no_trace({generator.tensor()}, [&] { dropout(x, 0.5, true, &generator); });
+}
+
+// A source that shares memory with its target is copied first.
+TEST(OutOfMemory, AWriteInPlaceIsWholeOrNone) {
+  Tensor x = randn({4, 4}), y = x.clone();
+  expect_no_trace({x}, [&] { x.copy_(x.transpose(0, 1)); });
+  expect_no_trace({y}, [&] { y.add_(y.transpose(0, 1)); });
+  EXPECT_EQ(x.storage()->version() + y.storage()->version(), 2u);
+}
+
+TEST(OutOfMemory, ALoaderStaysBeforeItsBatch) {
+  nn::DataLoader loader(test::toy_set(32), {.batch_size = 8}),
+      other(test::toy_set(32), {.batch_size = 8});
+  int allocations = 0;
+  std::optional<nn::Batch> batch;
+  while (!succeeds_with(allocations, [&] { batch = loader.next(); })) {
+    EXPECT_EQ(loader.position(), other.position());
+    ++allocations;
+  }
+  EXPECT_GT(allocations, 0);
+  EXPECT_EQ(batch->x.to_vector<float>(), other.next()->x.to_vector<float>());
+}
+
+}  // namespace
+}  // namespace gradus
