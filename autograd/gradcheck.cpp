@@ -104,6 +104,11 @@ std::string position(const Tensor& x, int64_t index) {
   return "[" + text + "]";
 }
 
+bool are_same(const Values& a, const Values& b) {
+  return std::ranges::equal(
+      a, b, [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+}
+
 struct Worst {
   double share = -1.0;  // error / allowed
   int64_t index = -1;
@@ -169,7 +174,7 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
   const std::vector<Tensor> grads = backward_gradients(y, dy, inputs);
 
   const NoGradGuard no_grad;
-  check(f().to_vector<double>() == y.to_vector<double>(), "gradcheck",
+  check(are_same(f().to_vector<double>(), y.to_vector<double>()), "gradcheck",
         "the function gives different values for the same inputs");
   GradcheckResult result;
   double worst_share = -1.0;

@@ -25,6 +25,14 @@ void for_each_offset(const Shape& shape, const Strides& strides, F&& f) {
   }
 }
 
+size_t checked_bytes(const Shape& shape, DType dtype) {
+  const int64_t numel = checked_numel(shape, "tensor");
+  int64_t bytes = 0;
+  check(!__builtin_mul_overflow(numel, size_of(dtype), &bytes), "tensor", "the size of ", dtype,
+        shape, " does not fit 63 bits");
+  return static_cast<size_t>(bytes);
+}
+
 }  // namespace
 
 Tensor::Impl& Tensor::impl() const {
@@ -33,12 +41,9 @@ Tensor::Impl& Tensor::impl() const {
 }
 
 Tensor Tensor::empty(const Shape& shape, const TensorOptions& options) {
-  const int64_t numel = checked_numel(shape, "tensor");
-  int64_t bytes = 0;
-  check(!__builtin_mul_overflow(numel, size_of(options.dtype), &bytes), "tensor", "the size of ",
-        options.dtype, shape, " does not fit 63 bits");
+  const size_t bytes = checked_bytes(shape, options.dtype);
   auto impl = std::make_shared<Impl>();
-  impl->storage = Storage::make(options.device, static_cast<size_t>(bytes));
+  impl->storage = Storage::make(options.device, bytes);
   impl->dtype = options.dtype;
   impl->shape = shape;
   impl->strides = strides_of(shape, options.format);
@@ -60,9 +65,11 @@ Tensor Tensor::ones(const Shape& shape, const TensorOptions& options) {
 }
 
 Tensor Tensor::wrap(void* data, const Shape& shape, const TensorOptions& options) {
+  const size_t bytes = checked_bytes(shape, options.dtype);
+  check(data != nullptr || bytes == 0, "wrap", "expected memory for ", options.dtype, shape,
+        ", got a null pointer");
   auto impl = std::make_shared<Impl>();
-  const int64_t bytes = checked_numel(shape, "tensor") * size_of(options.dtype);
-  impl->storage = Storage::wrap(options.device, data, static_cast<size_t>(bytes));
+  impl->storage = Storage::wrap(options.device, data, bytes);
   impl->dtype = options.dtype;
   impl->shape = shape;
   impl->strides = strides_of(shape, options.format);

@@ -345,6 +345,9 @@ TEST_P(BatchNormFaults, D030_WrongLengthsAreNamedBeforeAnyLaunch) {
                "batch_norm: gamma must be f64");
   EXPECT_ERROR(batch_norm(tensor({1, 2}, {1, 2})), ErrorCode::invalid_argument,
                "batch_norm: training needs more than one value per channel");
+  const Tensor trained = three.clone().set_requires_grad(true);
+  EXPECT_ERROR(batch_norm(x, {}, {}, {three, trained, {}}), ErrorCode::invalid_argument,
+               "batch_norm: running statistics have no gradient");
   expect_near(one, {1}, 0);
 }
 

@@ -238,6 +238,13 @@ TEST_P(Conv2dFaults, D055_EmptyOutputs) {
                "conv2d: padded input 2x2 is smaller than the dilated kernel 3x3");
   EXPECT_ERROR(run({1, 1, 4, 4}, {.dilation = {2, 2}}), ErrorCode::invalid_argument,
                "conv2d: padded input 4x4 is smaller than the dilated kernel 5x5");
+  const int64_t huge = int64_t{1} << 62;  // sums and products of it would overflow
+  for (const Conv2dOptions& options :
+       {Conv2dOptions{.stride = huge}, Conv2dOptions{.padding = huge},
+        Conv2dOptions{.dilation = huge}}) {
+    EXPECT_ERROR(run({1, 1, 4, 4}, options), ErrorCode::invalid_argument,
+                 "conv2d: kernel, stride, dilation and padding must be at most 2147483647, got 46");
+  }
   const Tensor x = ones({0, 2, 4, 5}).set_requires_grad(true);
   const Tensor w = ones({3, 2, 3, 2}).set_requires_grad(true);
   const Tensor bias = ones({3}).set_requires_grad(true);

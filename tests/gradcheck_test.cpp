@@ -52,6 +52,15 @@ TEST(Gradcheck, AcceptsRightGradients) {
   EXPECT_NE(result.text.find("input 1, f64[3]@cpu: ok"), std::string::npos);
 }
 
+// NaN is a value like another: the gradient is wrong, not the function.
+TEST(Gradcheck, SaysWhereAGradientIsNotANumber) {
+  const Tensor x = leaf({-1.0, 2.0}, {2});
+  const Tensor nan = Tensor::full({}, std::nan(""), {.dtype = DType::f64});
+  const GradcheckResult result = gradcheck([&] { return x * nan; }, {x});
+  EXPECT_FALSE(result);
+  EXPECT_NE(result.text.find("WRONG, 2 of 2 elements"), std::string::npos) << result.text;
+}
+
 TEST(Gradcheck, RejectsASmallMistakeAndSaysWhere) {
   const Tensor x = sample();
   EXPECT_TRUE(gradcheck([&] { return square(x, 1.0); }, {x}));

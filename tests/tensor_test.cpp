@@ -190,6 +190,10 @@ TEST(Tensor, WrapsMemoryOfSomebodyElse) {
   Tensor x = Tensor::wrap(memory.data(), {2, 2});
   x.mul_(2);
   EXPECT_EQ(memory, (std::vector<float>{2, 4, 6, 8}));
+  EXPECT_ERROR(Tensor::wrap(nullptr, {2}), kInvalid, "wrap: expected memory for f32[2]");
+  EXPECT_ERROR(Tensor::wrap(memory.data(), {int64_t{1} << 61}, {.dtype = DType::f64}), kInvalid,
+               "tensor: the size of f64[2305843009213693952] does not fit 63 bits");
+  EXPECT_EQ(Tensor::wrap(nullptr, {0, 3}).numel(), 0);
 }
 
 }  // namespace

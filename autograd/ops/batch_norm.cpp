@@ -25,10 +25,7 @@ void check_arguments(const Tensor& x, const Tensor& gamma, const Tensor& beta,
   check(is_floating(x.dtype()), "batch_norm", "expected a floating dtype, got ", x);
   check_per_channel("batch_norm", "gamma", gamma, x);
   check_per_channel("batch_norm", "beta", beta, x);
-  check_per_channel("batch_norm", "running_mean", state.running_mean, x);
-  check_per_channel("batch_norm", "running_var", state.running_var, x);
-  check(state.running_mean.defined() == state.running_var.defined(), "batch_norm",
-        "running_mean and running_var come together");
+  check_running_statistics("batch_norm", state.running_mean, state.running_var, x);
   check(!state.batches.defined() ||
             (state.batches.numel() == 1 && state.batches.dtype() == DType::i64),
         "batch_norm", "batches must be one i64");

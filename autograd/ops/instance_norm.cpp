@@ -9,15 +9,13 @@
 #include "core/ops/instance_norm.h"
 
 namespace gradus {
+
 Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta,
                      const InstanceNormState& state, const InstanceNormOptions& options,
                      NormStatistics* saved) {
   check(x.rank() >= 2 && x.rank() <= 5, "instance_norm",
         "expected [n, c, ...] of rank 2 to 5, got ", x);
-  check(state.running_mean.defined() == state.running_var.defined(), "instance_norm",
-        "running_mean and running_var come together");
-  check_per_channel("instance_norm", "running_mean", state.running_mean, x);
-  check_per_channel("instance_norm", "running_var", state.running_var, x);
+  check_running_statistics("instance_norm", state.running_mean, state.running_var, x);
   const bool tracked = state.running_mean.defined();
   if (tracked && !options.training) {
     return batch_norm(x, gamma, beta, {state.running_mean, state.running_var, {}},

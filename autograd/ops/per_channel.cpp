@@ -13,6 +13,17 @@ void check_per_channel(std::string_view op, std::string_view what, const Tensor&
         " for ", x, ", got ", tensor);
 }
 
+void check_running_statistics(std::string_view op, const Tensor& running_mean,
+                              const Tensor& running_var, const Tensor& x) {
+  check(running_mean.defined() == running_var.defined(), op,
+        "running_mean and running_var come together");
+  if (!running_mean.defined()) return;
+  check_per_channel(op, "running_mean", running_mean, x);
+  check_per_channel(op, "running_var", running_var, x);
+  check(!running_mean.requires_grad() && !running_var.requires_grad(), op,
+        "running statistics have no gradient, got one that requires it");
+}
+
 Tensor dense_parameter(const Tensor& tensor) {
   return tensor.defined() && !tensor.is_contiguous() ? tensor.detach().contiguous() : tensor;
 }

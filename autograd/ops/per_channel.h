@@ -12,6 +12,11 @@ namespace gradus {
 void check_per_channel(std::string_view op, std::string_view what, const Tensor& tensor,
                        const Tensor& x);
 
+// Throws naming `op` unless both are undefined, or both have an entry per channel as above and
+// neither asks for a gradient, which normalization does not give.
+void check_running_statistics(std::string_view op, const Tensor& running_mean,
+                              const Tensor& running_var, const Tensor& x);
+
 // Kernels read parameters as dense arrays: one with strides is copied, without history.
 Tensor dense_parameter(const Tensor& tensor);
 
