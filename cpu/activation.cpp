@@ -2,8 +2,6 @@
 // widened from a 16-bit type or gathered where they are strided, computed, and stored.
 #include "core/ops/activation.h"
 
-#include <limits>
-
 #include "cpu/activation_pack.h"
 #include "cpu/dispatch.h"
 #include "cpu/lanes.h"

@@ -28,10 +28,7 @@ struct Tile {
 
   Tile(const ClassRows& s, const T* x, int64_t begin, int64_t end, A* buffer)
       : shape(s), first(begin), count(end - begin), z(buffer) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = first + i;
-      offsets[i] = row / s.inner * s.c * s.inner + row % s.inner;
-    }
+    for (int64_t i = 0; i < count; ++i) offsets[i] = row_offset(s, first + i);
     for (int64_t k = 0; k < s.c; ++k) {
       for (int64_t i = 0; i < count; ++i) at(k, i) = static_cast<A>(x[offsets[i] + k * s.inner]);
       for (int64_t i = count; i < kRows; ++i) at(k, i) = A(0);
@@ -102,17 +99,7 @@ void forward(Cpu& cpu, const CrossEntropyForward& args) {
     const Tile<T> tile(shape, args.x.as<T>(), begin, end, z.data());
     totals.data()[begin / kRows] = forward_tile(args, tile, smoothed);
   });
-  if (args.reduction == Reduction::none) return;
-  RowTotal total;
-  for (int64_t i = 0; i < tiles; ++i) {
-    total.loss += totals.data()[i].loss;
-    total.weight += totals.data()[i].weight;
-  }
-  if (args.reduction == Reduction::mean) {
-    *args.divisor.as<A>() = static_cast<A>(total.weight);
-    total.loss /= total.weight;
-  }
-  *args.loss.as<A>() = static_cast<A>(total.loss);
+  write_loss<A>(args, totals.data(), tiles);
 }
 
 template <class T>

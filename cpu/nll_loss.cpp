@@ -13,10 +13,6 @@ namespace {
 
 constexpr int64_t kRows = 1024;  // of one tile
 
-inline int64_t row_offset(const ClassRows& shape, int64_t row) {
-  return row / shape.inner * shape.c * shape.inner + row % shape.inner;
-}
-
 template <class T>
 RowTotal forward_rows(const NllLossForward& args, const ClassRows& shape, int64_t begin,
                       int64_t end) {
@@ -46,17 +42,7 @@ void forward(Cpu& cpu, const NllLossForward& args) {
   parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
     totals.data()[begin / kRows] = forward_rows<T>(args, shape, begin, end);
   });
-  if (args.reduction == Reduction::none) return;
-  RowTotal total;
-  for (int64_t i = 0; i < tiles; ++i) {
-    total.loss += totals.data()[i].loss;
-    total.weight += totals.data()[i].weight;
-  }
-  if (args.reduction == Reduction::mean) {
-    *args.divisor.as<A>() = static_cast<A>(total.weight);
-    total.loss /= total.weight;
-  }
-  *args.loss.as<A>() = static_cast<A>(total.loss);
+  write_loss<A>(args, totals.data(), tiles);
 }
 
 template <class T>

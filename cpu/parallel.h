@@ -8,8 +8,8 @@
 
 namespace gradus::GRADUS_ISA {
 
-// Elements that one tile of element-wise work should have: about half of a 64 KB first-level cache
-// line-up.
+// Elements that one tile of element-wise work should have: 64 KB of f32, which a second-level cache
+// holds a few times over, and enough work to outweigh handing it to a thread.
 inline constexpr int64_t kTile = 16384;
 
 // Calls f(begin, end) for consecutive ranges of at most `tile` items that cover [0, count).

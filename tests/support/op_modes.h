@@ -2,8 +2,8 @@
 //
 //   GRADUS_TEST_OP_CASES(batch_norm)
 //
-//   Reference   forward and every gradient against the naive f64 reference, all dtypes, both
-//   devices,
+//   Reference   forward and every gradient against the naive f64 reference, in all dtypes and on
+//               both devices, each value within its tolerance,
 //               under guard bands and NaN-filled buffers
 //   Repeat      the same bits from two runs, and on the CPU from 1, 2 and 3 threads
 //   Gradcheck   gradients against finite differences of the op itself, f64, small cases
