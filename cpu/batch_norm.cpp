@@ -119,7 +119,7 @@ struct Gradient {
 // 2: from a channel's sums to its parameter gradients and the terms of dx.
 template <class A>
 Gradient<A> finish_gradient(const BatchNormBackward& args, int64_t c, const Sums& sums, int64_t m) {
-  const double rstd = m > 0 ? args.rstd.as<A>()[c] : 0;  // an empty batch has none
+  const double rstd = args.rstd.as<A>()[c];
   if (args.dgamma) args.dgamma.as<A>()[c] = static_cast<A>(sums.dy_x * rstd);
   if (args.dbeta) args.dbeta.as<A>()[c] = static_cast<A>(sums.dy);
   Gradient<A> result{args.mean.as<A>()[c], static_cast<A>(rstd * element<A>(args.gamma, c, 1)), 0,

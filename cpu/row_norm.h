@@ -125,7 +125,8 @@ template <bool kMean, class T>
   const T *x = f.x + row * f.m, *dy = f.dy + row * f.m;
   T* dx = f.dx + row * f.m;
   const double m = static_cast<double>(f.m);
-  const A mean = kMean ? f.mean[row] : A(0), rstd = f.rstd[row];
+  const bool is_zero = kMean && f.m == 1;  // whatever d - m1 rounds to
+  const A mean = kMean ? f.mean[row] : A(0), rstd = is_zero ? A(0) : f.rstd[row];
   const A m1 = kMean ? static_cast<A>(sums.d / m) : A(0), m2 = static_cast<A>(sums.d_xhat / m);
   for_each_lanes<A>(f.m, [&](int64_t i, auto lanes, int) {
     Lanes<A> d = load(dy + i, lanes);

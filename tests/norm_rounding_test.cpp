@@ -1,0 +1,59 @@
+// What rounding must not do in the CPU's norms.
+#include <gtest/gtest.h>
+
+#include "autograd/ops/batch_norm.h"
+#include "autograd/ops/group_norm.h"
+#include "autograd/ops/layer_norm.h"
+
+namespace gradus {
+namespace {
+
+constexpr int64_t kChannels = 4, kPixels = 32;
+
+Tensor far_from_zero(int64_t samples, MemoryFormat format) {
+  const Shape shape{samples, kChannels, kPixels, kPixels};
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 999'999.0f : 1'000'001.0f;
+  return Tensor::from_vector(values, shape, {.format = format});
+}
+
+void expect_mean_and_variance(const NormStatistics& saved, const std::string& what) {
+  for (const double mean : saved.mean.to_vector<double>()) EXPECT_EQ(mean, 1e6) << what;
+  for (const double rstd : saved.rstd.to_vector<double>()) EXPECT_NEAR(rstd, 1, 1e-5) << what;
+}
+
+// The first of two passes rounds the mean; the second corrects what that does to mean and variance.
+// Sets of 4,096 values 1e6 - 1 and 1e6 + 1, whose f32 sums are rounded by up to 64.
+TEST(NormRounding, OfTheMeanIsCorrected) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor one = far_from_zero(1, format), four = far_from_zero(4, format);
+    NormStatistics saved;
+    batch_norm(four, {}, {}, {}, {}, &saved);
+    expect_mean_and_variance(saved, concat("batch_norm, ", format));
+    group_norm(one, 1, {}, {}, 1e-5, &saved);
+    expect_mean_and_variance(saved, concat("group_norm, ", format));
+    layer_norm(one, {kChannels, kPixels, kPixels}, {}, {}, 1e-5, &saved);
+    expect_mean_and_variance(saved, concat("layer_norm, ", format));
+  }
+}
+
+// d - m1 is 0 in a set of one element, though the product d = dy·gamma is not exact.
+TEST(NormRounding, ASetOfOneHasNoGradient) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    const auto leaf = [](const std::vector<double>& values, const Shape& shape, DType type) {
+      return Tensor::from_vector(values, shape, {.dtype = type}).set_requires_grad(true);
+    };
+    const Tensor gamma = leaf({0.3}, {1}, acc_dtype(dtype));
+    const Tensor dy = leaf({0.7, 1.3, -0.9}, {3, 1}, dtype).detach();
+    const Tensor row = leaf({0.1, 0.7, 123.4}, {3, 1}, dtype);
+    const Tensor group = leaf({0.1, 0.7, 123.4}, {3, 1}, dtype);
+    layer_norm(row, {1}, gamma).backward(dy);
+    group_norm(group, 1, gamma).backward(dy);
+    EXPECT_EQ(row.grad().to_vector<double>(), std::vector<double>(3, 0.0)) << to_string(dtype);
+    EXPECT_EQ(group.grad().to_vector<double>(), std::vector<double>(3, 0.0)) << to_string(dtype);
+    EXPECT_EQ(gamma.grad().item<double>(), 0) << to_string(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace gradus
