@@ -52,10 +52,10 @@ template <class T>
 RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
   using A = acc_t<T>;
   const int64_t c = tile.shape.c;
-  Lanes<A> max = tile.lanes(0);  // 1 max
+  Lanes<A> max = tile.lanes(0);  // 1 max; it may pass over a NaN, since the sum does not
   for (int64_t k = 1; k < c; ++k) {
     const auto z = tile.lanes(k);
-    max = (z > max || z.isNaN()).select(z, max);  // NaN wins
+    max = (z > max).select(z, max);
   }
   Lanes<A> sum = Lanes<A>::Zero(), smooth = Lanes<A>::Zero();
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));

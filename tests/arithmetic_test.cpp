@@ -119,6 +119,10 @@ TEST_P(Arithmetic, KeepsChannelsLast) {
   EXPECT_TRUE((x + bias).is_contiguous(MemoryFormat::channels_last));
   EXPECT_TRUE((bias + x).is_contiguous(MemoryFormat::channels_last));
   EXPECT_TRUE((-x).is_contiguous(MemoryFormat::channels_last));
+  // Where neither operand has the shape of the result there is no format to keep.
+  const Tensor pixel = x.slice(0, 0, 1), samples = f64({1, 2}, {2, 1, 1, 1});
+  EXPECT_TRUE((pixel + samples).is_contiguous());
+  EXPECT_EQ((samples.unsqueeze(0) + pixel).shape(), (Shape{1, 2, 3, 4, 5}));
   EXPECT_EQ((x + bias).to_vector<float>(), (x.contiguous() + bias).contiguous().to_vector<float>());
 }
 

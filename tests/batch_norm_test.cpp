@@ -63,6 +63,21 @@ TEST_P(BatchNorm, AnInfinityMakesItsRunningStatisticsNaN) {
   }
 }
 
+// What was saved of them before is noticed; evaluation writes nothing.
+TEST_P(BatchNorm, TrainingRaisesTheVersionsOfItsState) {
+  const BatchNormState state = fresh_state(1);
+  const auto versions = [&] {
+    return std::vector<uint64_t>{state.running_mean.storage()->version(),
+                                 state.running_var.storage()->version(),
+                                 state.batches.storage()->version()};
+  };
+  const std::vector<uint64_t> before = versions();
+  batch_norm(tensor({1, 3}, {2, 1}), {}, {}, state, {.training = false});
+  EXPECT_EQ(versions(), before);
+  batch_norm(tensor({1, 3}, {2, 1}), {}, {}, state);
+  EXPECT_EQ(versions(), (std::vector<uint64_t>{before[0] + 1, before[1] + 1, before[2] + 1}));
+}
+
 TEST_P(BatchNorm, BackwardUsesTheStatisticsOfItsForward) {
   // A later training step moves the running statistics; the evaluation gradient must not see that.
   const BatchNormState state = fresh_state(1);

@@ -124,6 +124,26 @@ TEST_P(Conv2dMatrix, OfManyChannels) {
   }
 }
 
+// In dx each phase of the stride has taps of its own, here one or none, and rows of its own length.
+TEST(Conv2dStrides, OfTheAxesMayDiffer) {
+  for (const auto& [r, s] : {Kernel{1, 1}, {2, 2}, {1, 3}, {3, 1}}) {
+    for (const auto& [down, right] : {Kernel{1, 2}, {2, 1}, {1, 3}, {3, 2}}) {
+      for (const int64_t side : {6, 7}) {
+        const Problem problem{{2, 4, side, side + 2},
+                              {20, 4, r, s},
+                              {.stride = {down, right}, .padding = {r / 2, s / 2}},
+                              concat(r, "x", s, " stride ", down, "x", right, " side ", side)};
+        const Wanted wanted(problem);
+        for (const DType dtype : {DType::f32, DType::f16}) {
+          for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+            check(problem, wanted, {"", dtype}, kCpu, format);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The layers of small networks: maps of several tiles, several images in one, a first layer.
 TEST_P(Conv2dMatrix, OfSmallNetworks) {
   const auto [r, s] = std::get<0>(GetParam());

@@ -288,6 +288,21 @@ TEST(CrossEntropy, Errors) {
                invalid, "expected class weights f32[3]", "f64[3]@cpu");
 }
 
+// Kernels read labels and weights one after another.
+TEST(CrossEntropy, LabelsAndWeightsMayBeStrided) {
+  const Tensor x = logits_of({1, 2, 4, 3, 1, 0.5}, {2, 3}),
+               same = logits_of({1, 2, 4, 3, 1, 0.5}, {2, 3});
+  const TensorOptions f64{.dtype = DType::f64};
+  const Tensor weight = Tensor::from_vector<double>({2, 9, 3, 9, 5, 9}, {6}, f64).slice(0, 0, 6, 2);
+  const Tensor labels = labels_of({2, 7, 0, 7}).slice(0, 0, 4, 2);
+  const Tensor y = cross_entropy(x, labels, {.weight = weight});
+  const Tensor want = cross_entropy(same, labels_of({2, 0}), {.weight = weight.contiguous()});
+  EXPECT_EQ(y.item<double>(), want.item<double>());
+  y.backward();
+  want.backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), same.grad().to_vector<double>());
+}
+
 TEST(CrossEntropy, SavedLogitsChangedInPlace) {
   Tensor x = logits_of({1, 2, 3, 4}, {2, 2});
   const Tensor y = cross_entropy(x, labels_of({0, 1}));

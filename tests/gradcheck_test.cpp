@@ -94,6 +94,10 @@ TEST(Gradcheck, SaysWhenItHasNoPower) {
   EXPECT_FALSE(result.has_power);
   EXPECT_NE(result.text.find("warning: no power"), std::string::npos) << result.text;
   EXPECT_TRUE(gradcheck([&] { return x - mean(x, {1}, true); }, {x}).has_power);
+  const Tensor y = sample();  // one input that cannot be checked is enough, in either place
+  const auto both = [&] { return sum(x - mean(x, {1}, true), {1}) + sum(y * y, {1}); };
+  EXPECT_FALSE(gradcheck(both, {x, y}).has_power);
+  EXPECT_FALSE(gradcheck(both, {y, x}).has_power);
 }
 
 TEST(Gradcheck, LeavesValuesAndGradientsAsTheyWere) {

@@ -42,7 +42,11 @@ TEST_P(InstanceNorm, RunningStatisticsAverageOverTheSamples) {
     const InstanceNormState state = fresh_state(2, dtype);
     // Means 2, 10, 4, 20 and unbiased variances 2, 8, 32, 0.
     const Tensor x = tensor({1, 3, 8, 12, 0, 8, 20, 20}, {2, 2, 2}, dtype);
+    const uint64_t mean_before = state.running_mean.storage()->version();
+    const uint64_t var_before = state.running_var.storage()->version();
     instance_norm(x, {}, {}, state);
+    EXPECT_EQ(state.running_mean.storage()->version(), mean_before + 1);
+    EXPECT_EQ(state.running_var.storage()->version(), var_before + 1);
     expect_near(state.running_mean, {0.1 * 3, 0.1 * 15}, 1e-6);
     expect_near(state.running_var, {0.9 + 0.1 * 17, 0.9 + 0.1 * 4}, 1e-6);
     instance_norm(x, {}, {}, state, {.momentum = 1});

@@ -138,6 +138,25 @@ TEST(Linear, EveryMaskOfWantedGradients) {
 }
 
 // Half operands, but parameter gradients in f32 that never pass through half.
+TEST(Linear, GuardsOfThePrecisionNest) {
+  EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
+  {
+    const AutocastGuard outer(DType::f16);
+    const MatmulPrecisionGuard tf32(MatmulPrecision::tf32);
+    {
+      const AutocastGuard inner(DType::bf16);
+      const MatmulPrecisionGuard strict(MatmulPrecision::strict);
+      EXPECT_EQ(autocast_dtype(DType::f32), DType::bf16);
+      EXPECT_EQ(matmul_precision(), MatmulPrecision::strict);
+    }
+    EXPECT_EQ(autocast_dtype(DType::f32), DType::f16);
+    EXPECT_EQ(autocast_dtype(DType::f64), DType::f64);
+    EXPECT_EQ(matmul_precision(), MatmulPrecision::tf32);
+  }
+  EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
+  EXPECT_EQ(matmul_precision(), MatmulPrecision::strict);
+}
+
 TEST(Linear, AutocastKeepsParameterGradientsInF32) {
   for (const DType half : {DType::f16, DType::bf16}) {
     const auto rounded = [half](ref::Array array) {

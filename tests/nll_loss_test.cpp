@@ -143,6 +143,15 @@ TEST(NllLoss, MutantsAreRejected) {
   }
 }
 
+TEST(NllLoss, LabelsAndWeightsMayBeStrided) {
+  const Tensor x = Tensor::from_vector<float>({-1, -2, -4, -3, -1, -0.5f}, {2, 3});
+  const Tensor weight = Tensor::from_vector<float>({2, 9, 3, 9, 5, 9}, {6}).slice(0, 0, 6, 2);
+  const Tensor labels = labels_of({2, 7, 0, 7}).slice(0, 0, 4, 2);
+  EXPECT_EQ(
+      nll_loss(x, labels, {.weight = weight, .reduction = Reduction::none}).to_vector<float>(),
+      (std::vector<float>{20, 6}));
+}
+
 TEST(NllLoss, Errors) {
   const auto invalid = ErrorCode::invalid_argument;
   const Tensor x = Tensor::zeros({2, 3}), labels = labels_of({0, 1});

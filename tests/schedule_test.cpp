@@ -47,6 +47,8 @@ TEST(Schedule, Golden) {
 TEST(Schedule, OneCycle) {
   const Schedule schedule = schedules::one_cycle(0.1, 10);
   expect_rates(schedule, {0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125});
+  // The top is between two steps: the peak is not passed.
+  expect_rates(schedules::one_cycle(0.14, 7), {0.1, 0.14, 0.14 * 5 / 5.6});
   EXPECT_EQ(schedule(10), 0.0);
   EXPECT_EQ(schedule(1000), 0.0);
   EXPECT_EQ(schedules::one_cycle(0.1, 10, 0.0)(0), 0.1);

@@ -3,29 +3,19 @@
 #include <gtest/gtest.h>
 
 #include "autograd/grad_mode.h"
+#include "autograd/ops/arithmetic.h"
 #include "core/launch.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
+#include "tests/support/optim.h"
 
 namespace gradus::nn {
 namespace {
 
-Tensor parameter(const std::vector<double>& values, DType dtype, Device device) {
-  const Shape shape{static_cast<int64_t>(values.size())};
-  return Tensor::from_vector(values, shape, {.dtype = dtype, .device = device})
-      .set_requires_grad(true);
-}
-
-void set_gradient(Tensor& p, const std::vector<double>& values) {
-  p.set_grad(Tensor::from_vector(values, p.shape(), {.dtype = p.dtype(), .device = p.device()}));
-}
-
-class SgdTest : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
+using test::parameter;
+using test::set_gradient;
+using SgdTest = test::EachDevice;
 
 TEST_P(SgdTest, Golden) {
   for (const ref::Json& json : ref::golden_cases("sgd")) {
@@ -91,6 +81,29 @@ TEST_P(SgdTest, FirstStepOfEachParameterIsNotDampened) {
   optimizer.step();  // a: buf 0.5 + 0.25; b: buf 1
   EXPECT_EQ(a.item<double>(), -1.75);
   EXPECT_EQ(b.item<double>(), -1.0);
+}
+
+TEST_P(SgdTest, AParameterIsBornAfterItsStateWasLoaded) {
+  const SgdOptions options{.lr = 1.0, .momentum = 0.5, .dampening = 0.75};
+  Tensor a = parameter({0.0}, DType::f64, GetParam()), b = parameter({0.0}, DType::f64, GetParam());
+  Sgd first({a, b}, options), second({a, b}, options);
+  set_gradient(a, {1.0});
+  first.step();
+  second.load_state(first.state());
+  set_gradient(b, {1.0});
+  second.step();
+  EXPECT_EQ(a.item<double>(), -1.75);
+  EXPECT_EQ(b.item<double>(), -1.0) << "its first step, though not the optimizer's";
+}
+
+TEST_P(SgdTest, AStepIsNoticedByGraphsOfBefore) {
+  const Tensor w = parameter({2.0}, DType::f64, GetParam());
+  Tensor idle = parameter({1.0}, DType::f64, GetParam());
+  const Tensor y = w * w;
+  y.backward({}, true);
+  Sgd({w, idle}, {.lr = 0.5}).step();
+  EXPECT_ERROR(y.backward(), ErrorCode::autograd, "was changed in place");
+  EXPECT_EQ(idle.storage()->version(), 0u);
 }
 
 TEST_P(SgdTest, FrozenAndUntouchedParametersStay) {
@@ -201,8 +214,7 @@ TEST_P(SgdTest, EmptyParameter) {
   EXPECT_EQ(optimizer.steps(), 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, SgdTest, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(SgdTest);
 
 TEST(Sgd, Errors) {
   const Tensor w = parameter({1.0}, DType::f32, kCpu);

@@ -23,12 +23,20 @@ TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
   run.net.to(GetParam());
   run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{});
   run.optimizer->set_schedule([](int64_t t) { return t == 4 ? 1e25 : 0.01; }, 16);
-  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
+  const TrainerState fresh = run.start().state();
+  EXPECT_ERROR(run.trainer->run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
                "the output of 3 (Linear)");
   for (const Tensor& p : run.net.parameters()) {
     for (const double value : p.to_vector<double>()) EXPECT_TRUE(std::isfinite(value));
   }
   EXPECT_ERROR(run.trainer->synchronize(), kInvalid, "step 6");
+  // A state from before is whole again.
+  const std::string failed = run.hash();
+  run.trainer->restore(fresh);
+  run.trainer->step();
+  run.trainer->synchronize();
+  EXPECT_NE(run.hash(), failed);
+  EXPECT_EQ(run.optimizer->steps(), 1);
 }
 
 // The step that breaks the parameters is the last: no later loss shows it.

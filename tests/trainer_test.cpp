@@ -107,6 +107,16 @@ TEST_P(TrainerTest, EvaluationChangesNothing) {
   EXPECT_TRUE(run.net.training());
 }
 
+TEST_P(TrainerTest, StepsAreTakenInTrainingMode) {
+  Session run(GetParam());
+  run.start();
+  run.net.eval();
+  run.trainer->step();
+  EXPECT_TRUE(run.net.training());
+  EXPECT_EQ(run.net.state_dict()[5].name, "1.num_batches_tracked");
+  EXPECT_EQ(run.net.state_dict()[5].tensor.item<int64_t>(), 1);
+}
+
 TEST_P(TrainerTest, SameSeedSameBits) {
   const auto hash_of = [&](uint64_t seed) {
     Session run(GetParam(), seed);
