@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <regex>
 
 #include "autograd/explain/setting.h"
@@ -193,6 +194,65 @@ TEST_F(CliExplainCheck, ProposesAnInputThatShowsMore) {
   EXPECT_EQ(nn::read_npz(dir_.path("better.npz")).at("x").shape, (Shape{3, 4, 3}));
   claim({"group_norm", "--shape", "3,4,3"});
   expect_failure(check("group_norm", {"--save", "none.npz"}), 1, {"there is none to propose"});
+}
+
+// Of one gamma any dgamma is a multiple: another input is proposed, though nothing is right.
+TEST_F(CliExplainCheck, ProposesAnInputThatGivesAName) {
+  claim({"batch_norm", "--shape", "3,1,4"});
+  std::vector<double> dgamma = values("dgamma");
+  dgamma[0] *= 1.37;
+  set("dgamma", dgamma, {1});
+  const ProcessResult result = check("batch_norm");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(contains(result.out, "dgamma: WRONG, but this input cannot tell how")) << result.out;
+  EXPECT_TRUE(contains(result.out, "--save FILE writes one.")) << result.out;
+  EXPECT_EQ(check("batch_norm", {"--save", "better.npz"}).status, 1);
+  EXPECT_EQ(nn::read_npz(dir_.path("better.npz")).at("x").shape, (Shape{3, 3, 4}));
+}
+
+// Integers, halves, and NumPy's column order.
+TEST_F(CliExplainCheck, ArraysAsNumPyHasThem) {
+  claim({"layer_norm", "--shape", "3,4"});
+  const auto retyped = [&](const std::string& name, DType dtype) {
+    nn::NpyArray& array = arrays.at(name);
+    const Tensor cast = Tensor::from_vector(values(name), array.shape).to(dtype);
+    const auto* bytes = static_cast<const std::byte*>(cast.raw().data);
+    array = {dtype, array.shape, {bytes, bytes + cast.numel() * size_of(dtype)}};
+  };
+  for (const char* name : {"dx", "dgamma", "dbeta"}) retyped(name, DType::f16);
+  EXPECT_EQ(check("layer_norm").status, 0) << check("layer_norm").out;
+  std::vector<double> x = values("x");
+  for (double& value : x) value = std::round(10 * value);
+  set("x", x, {3, 4});
+  nn::write_npz(dir_.path("integers.npz"), arrays);
+  const ProcessResult right = gradus({"explain", "layer_norm", "--values", "integers.npz", "--json",
+                                      "right.json", "--save", "in.npz"});
+  ASSERT_EQ(right.status, 0) << right.err;
+  const Json gradients = Json::parse(read_text(dir_.path("right.json"))).at("gradients");
+  const std::vector<double> dx = gradients.at(0).at("value").at("values");
+  arrays.erase("dgamma");
+  arrays.erase("dbeta");
+  set("dx", dx, {3, 4});
+  retyped("x", DType::i32);
+  EXPECT_EQ(check("layer_norm").status, 0) << check("layer_norm").out;
+  // The columns of dx one after the other.
+  std::string header = "{'descr': '<f8', 'fortran_order': True, 'shape': (3, 4), }";
+  header.resize(117, ' ');
+  std::string file = std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n";
+  for (size_t k = 0; k < 12; ++k) {
+    const double value = dx[k % 3 * 4 + k / 3];
+    file.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  std::ofstream(dir_.path("dx.npy"), std::ios::binary) << file;
+  arrays.erase("dx");
+  EXPECT_EQ(check("layer_norm", {"--check", "dx=dx.npy"}).status, 0);
+}
+
+TEST_F(CliExplain, LargeTensorsAreRefusedAtOnce) {
+  for (const char* shape : {"3000000,2", "1000000,1000000", "2,64,16,16"}) {
+    expect_failure(gradus({"explain", "layer_norm", "--shape", shape}), 1,
+                   {"a derivation takes up to 8192 elements", "a smaller x shows the same"});
+  }
 }
 
 TEST_F(CliExplainCheck, SingleArrays) {

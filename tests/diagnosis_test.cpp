@@ -1,23 +1,15 @@
-#include "autograd/explain/diagnosis.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "autograd/explain/library.h"
+#include "tests/support/claims.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/named_slip.h"
 
 namespace gradus::explain {
 namespace {
 
-using Values = std::vector<double>;
-
-Claim library_claim(const Setting& setting, const Inputs& inputs, DType dtype = DType::f64) {
-  const Library library = run_library(setting, inputs);
-  const auto cast = [&](const Tensor& t) { return t.defined() ? t.to(dtype) : Tensor(); };
-  return {cast(library.dx), cast(library.dgamma), cast(library.dbeta)};
-}
+using namespace test;
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
@@ -28,10 +20,6 @@ std::vector<Setting> settings() {
     if (setting.has_running()) all.push_back(setting);
   }
   return all;
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Diagnosis, ARightGradientIsRight) {
@@ -143,11 +131,6 @@ TEST(Diagnosis, NamesSlipsBeyondTheMutants) {
   const Inputs in = draw_inputs(setting, {3, 6}, 0);
   const Claim right = library_claim(setting, in);
   const auto finding = [&](Claim claim) { return diagnose(setting, in, claim).findings.front(); };
-  const auto scaled = [](const Tensor& t, double factor) {
-    Values values = t.to_vector<double>();
-    for (double& value : values) value *= factor;
-    return Tensor::from_vector(values, t.shape());
-  };
   EXPECT_EQ(finding({.dx = scaled(right.dx, -1)}).slip, Slip::wrong_sign);
   EXPECT_EQ(finding({.dx = scaled(right.dx, 6)}).slip, Slip::wrong_scale);
   EXPECT_TRUE(contains(finding({.dx = scaled(right.dx, 6)}).text, "which is m"));
@@ -209,8 +192,11 @@ TEST(Diagnosis, NamesAnotherEps) {
           << larger[0].text;
     }
     const Finding smaller = finding(1e-8, DType::f64)[0];
-    EXPECT_EQ(smaller.slip, Slip::eps_missing) << smaller.text;
-    EXPECT_TRUE(contains(smaller.text, "or another one than 1e-05 was used")) << smaller.text;
+    EXPECT_EQ(smaller.slip, Slip::other_eps) << smaller.text;
+    EXPECT_TRUE(contains(smaller.text, "about 1e-08 ")) << smaller.text;
+    const Finding none = finding(0, DType::f64)[0];
+    EXPECT_EQ(none.slip, Slip::eps_missing) << none.text;
+    EXPECT_TRUE(contains(none.text, "or another one than 1e-05 was used")) << none.text;
     // One set: any rstd would be some eps's.
     const Inputs one = draw_inputs(setting, {1, layer == Layer::group_norm ? 2 : 6, 3}, 0);
     Setting single = setting, other;

@@ -92,7 +92,8 @@ double error_by(const Derivation& derivation, explain::Slip slip) {
       explain::zoo_of(explain::problem_of(derivation.setting, derivation.inputs));
   const auto found = std::ranges::find(zoo.dx, slip, &explain::Candidate::slip);
   if (found != zoo.dx.end())
-    return largest_difference(explain::sum_of(found->terms), values_of(derivation, "dx"));
+    return largest_difference(explain::values_of(explain::sum_of(found->terms)),
+                              values_of(derivation, "dx"));
   ADD_FAILURE() << "no slip is called " << explain::to_string(slip);
   return NAN;
 }

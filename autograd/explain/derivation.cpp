@@ -49,7 +49,14 @@ const Step& Derivation::step(std::string_view name) const {
   return *found;
 }
 
+void check_derivable(const Setting& setting, const Shape& x) {
+  check(x.numel() <= kMostDerived, to_string(setting.layer), "a derivation takes up to ",
+        kMostDerived, " elements, each of which it moves to measure its gradient, got x ", x,
+        ": a smaller x shows the same");
+}
+
 Derivation derive(const Setting& setting, Inputs inputs) {
+  if (inputs.x.defined()) check_derivable(setting, inputs.x.shape());
   Derivation out;
   out.setting = setting;
   out.inputs = complete(setting, std::move(inputs), 0);

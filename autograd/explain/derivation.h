@@ -89,8 +89,13 @@ struct Derivation {
   const Step& step(std::string_view name) const;  // throws invalid_argument where there is none
 };
 
+// Throws invalid_argument for an x of more than kMostDerived elements: moving each of them to
+// measure its gradient takes time with the square of their number.
+inline constexpr int64_t kMostDerived = 8192;
+void check_derivable(const Setting& setting, const Shape& x);
+
 // Inputs that are not given are drawn (complete(), seed 0). Throws invalid_argument for tensors
-// that do not fit the setting.
+// that do not fit the setting, and as check_derivable() does.
 Derivation derive(const Setting& setting, Inputs inputs);
 
 }  // namespace gradus::explain

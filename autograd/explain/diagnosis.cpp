@@ -1,79 +1,17 @@
 #include "autograd/explain/diagnosis.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <array>
-#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "autograd/explain/judge.h"
 #include "autograd/explain/library.h"
 #include "core/error.h"
+#include "core/tolerance.h"
 
 namespace gradus::explain {
-
-std::string_view to_string(Slip slip) {
-  constexpr std::array names = {"right",
-                                "not_finite",
-                                "direct_missing",
-                                "mean_missing",
-                                "mean_extra",
-                                "projection_missing",
-                                "evaluation_formula",
-                                "training_formula",
-                                "wrong_sign",
-                                "wrong_count",
-                                "wrong_scale",
-                                "wrong_coefficients",
-                                "rstd_missing",
-                                "rstd_extra",
-                                "gamma_outside",
-                                "gamma_not_in_sums",
-                                "gamma_missing",
-                                "gamma_twice",
-                                "unbiased_variance",
-                                "eps_missing",
-                                "other_eps",
-                                "eps_outside_root",
-                                "stale_statistics",
-                                "wrong_set",
-                                "other_layer",
-                                "batch_sum_forgotten",
-                                "batch_mean",
-                                "x_for_xhat",
-                                "gamma_in_dgamma",
-                                "swapped",
-                                "window_not_mirrored",
-                                "window_on_other_side",
-                                "alpha_undivided",
-                                "alpha_by_channels_in_range",
-                                "neighbours_missing",
-                                "wrong_power",
-                                "border_repeated",
-                                "sum_missing",
-                                "sum_unweighted",
-                                "y_missing",
-                                "y_on_one_term",
-                                "log_form",
-                                "last_left_out",
-                                "unknown"};
-  static_assert(names.size() == static_cast<size_t>(Slip::unknown) + 1);
-  return names[static_cast<size_t>(slip)];
-}
-
 namespace {
-
-double tolerance_of(const Claim& claim) {
-  double tolerance = 0;
-  for (const Tensor& tensor : {claim.dx, claim.dgamma, claim.dbeta}) {
-    if (!tensor.defined()) continue;
-    const double own = tensor.dtype() == DType::f64   ? 1e-7
-                       : tensor.dtype() == DType::f32 ? 2e-5
-                                                      : 4e-3;
-    tolerance = std::max(tolerance, own);
-  }
-  return tolerance;
-}
 
 void check_claim(const Setting& setting, std::string_view name, const Tensor& tensor,
                  std::initializer_list<int64_t> counts) {
@@ -102,8 +40,21 @@ Inputs with_defaults(const Setting& setting, Inputs inputs) {
   return complete(setting, std::move(inputs), 0);
 }
 
+// Of a large x a small one tells more: a set of thousands shrinks what is to be seen.
+Shape reduced(const Setting& setting, Shape x) {
+  constexpr int64_t kLarge = 4096, kExtent = 8, kChannels = 64;
+  if (x.numel() <= kLarge) return x;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const bool channels = axis == 1 && !setting.is_row_norm();
+    const int64_t fewest = setting.layer == Layer::group_norm ? 2 * setting.groups : kExtent;
+    if (!channels || x[axis] > kChannels) x[axis] = std::min(x[axis], channels ? fewest : kExtent);
+  }
+  return x;
+}
+
 // The shape, enlarged where it hides something: one sample, small sets, one channel.
-Shape telling_shape(const Setting& setting, Shape x) {
+Shape telling_shape(const Setting& setting, const Shape& given) {
+  Shape x = reduced(setting, given);
   const int last = x.rank() - 1;
   if (setting.is_row_norm()) {
     if (layout_of(setting, x).m < 4) x[last] = 5;
@@ -128,16 +79,18 @@ bool is_constant(const Tensor& tensor) {
   return std::ranges::all_of(values, [&](double value) { return value == values[0]; });
 }
 
-std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in) {
+std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
+                                     const std::vector<Finding>& findings) {
   const Layout layout = layout_of(setting, in.x.shape());
   std::vector<std::string> reasons;
   if (is_constant(in.dy)) {
     reasons.push_back("dy is the same everywhere: the terms of dx cancel, whatever their mistakes");
   }
   if (layout.params > 0 && is_constant(in.gamma)) {
-    reasons.push_back(layout.params == 1 ? "there is one gamma"
-                                         : "gamma is the same everywhere: where it stands does not "
-                                           "show, and at 1 not even whether it is there");
+    reasons.push_back(layout.params == 1
+                          ? "there is one gamma: any number is a multiple of its gradient"
+                          : "gamma is the same everywhere: where it stands does not "
+                            "show, and at 1 not even whether it is there");
   }
   if (layout.samples == 1)
     reasons.push_back(
@@ -145,29 +98,139 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in) {
         "another "
         "one show");
   if (layout.m == 1) reasons.push_back("a set has one element: xhat and dx are 0");
+  if (layout.m > 1 && layout.m <= (setting.has_mean() ? 3 : 2)) {
+    reasons.push_back(concat("a set has ", layout.m,
+                             " elements, as many as dx has terms, or fewer: most of what could be "
+                             "wrong looks alike"));
+  }
   if (is_constant(in.x)) reasons.push_back("x is the same everywhere: xhat is 0");
+  for (const Finding& one : findings) {
+    if (one.hidden == 0) continue;
+    reasons.push_back(concat("rounding to ", to_string(one.exact_to), " leaves nothing of ",
+                             one.tensor, one.tensor == "dx" ? " in " : " of ", one.hidden,
+                             one.tensor == "dx" ? " sets" : " gammas",
+                             ": x lies too far from 0 for its spread, or overflows"));
+  }
   if (reasons.empty()) reasons.push_back("its values happen to hide them");
   return reasons;
 }
 
-void find_blind_spots(Diagnosis& out, const Problem& problem, const Zoo& zoo, const Inputs& inputs,
-                      const Claim& claim, double tolerance) {
-  const Setting& setting = problem.setting;
-  const Inputs proposal = draw_inputs(setting, telling_shape(setting, inputs.x.shape()), 1);
-  const Problem other = problem_of(setting, proposal);
-  const auto here = visible_slips(problem, zoo, claim, tolerance);
-  for (const auto& [slip, visible] : visible_slips(other, zoo_of(other), claim, tolerance)) {
+// Inputs in the precisions that were needed.
+class Cases {
+ public:
+  Cases(const Setting& setting, const Inputs& inputs) : setting_(setting), inputs_(inputs) {}
+
+  struct Case {
+    Problem problem;
+    Zoo zoo;
+  };
+  // In the scope of the current precision.
+  const Case& here() {
+    const auto found = cases_.find({current_precision.storage, current_precision.work});
+    if (found != cases_.end()) return found->second;
+    Problem problem = problem_of(setting_, inputs_);
+    Zoo zoo = zoo_of(problem);
+    return cases_[{current_precision.storage, current_precision.work}] = {std::move(problem),
+                                                                          std::move(zoo)};
+  }
+
+ private:
+  const Setting& setting_;
+  const Inputs& inputs_;
+  std::map<std::pair<DType, DType>, Case> cases_;
+};
+
+// In what a claim may have been computed, from the finest on.
+std::vector<Precision> precisions(DType claim, DType inputs) {
+  std::vector<Precision> all{{claim, acc_dtype(claim)}};
+  if (claim == DType::f64) all.push_back({claim, DType::f32});
+  if (acc_dtype(claim) != claim) all.push_back({claim, claim});
+  if (unit_roundoff(inputs) > unit_roundoff(all.back().work)) all.push_back({claim, inputs});
+  return all;
+}
+
+struct Judged {
+  Finding finding;
+  Precision precision;
+
+  // What is wrong where it is finite.
+  Slip slip() const {
+    const bool partly = finding.slip == Slip::not_finite && !finding.also.empty();
+    return partly ? finding.also.front() : finding.slip;
+  }
+  bool is_named() const { return slip() != Slip::unknown && slip() != Slip::cannot_tell; }
+};
+
+void set_open(Finding& finding) {
+  finding.slip = Slip::cannot_tell;
+  finding.right_or_not = true;
+}
+
+// By the first precision that makes the claim right or gives it a name. A coarse one of which
+// rounding leaves nothing makes nothing right; but then it cannot be told. A name that was fitted
+// in a fine one may have a plain one in a coarse one, too.
+Judged judged(const Tensor& claim, DType inputs, const auto& judge) {
+  std::vector<Judged> all;
+  for (const Precision precision : precisions(claim.dtype(), inputs)) {
+    const RoundingScope scope(precision);
+    Judged one{judge(), precision};
+    one.finding.exact_to = unit_roundoff(precision.work) > unit_roundoff(precision.storage)
+                               ? precision.work
+                               : precision.storage;
+    one.finding.coarse = !all.empty();
+    if (all.empty() && one.is_named() && !one.finding.fitted) return one;
+    all.push_back(std::move(one));
+  }
+  Judged& first = all.front();
+  // In half precision throughout a right gradient may look like one of slightly other statistics.
+  const auto coarse = std::ranges::find_if(
+      all, [](const Judged& one) { return one.finding.coarse && one.slip() == Slip::none; });
+  if (coarse != all.end() && first.is_named() && size_of(claim.dtype()) == 2) {
+    if (coarse->finding.hidden > 0) set_open(coarse->finding);
+    return *coarse;
+  }
+  for (const Judged& one : all) {
+    const Finding& finding = one.finding;
+    if (one.slip() == Slip::none && finding.coarse && (first.is_named() || finding.hidden > 0))
+      continue;
+    if (!first.is_named() && one.is_named()) return one;
+    const bool listed = one.slip() == Slip::cannot_tell && !finding.right_or_not;
+    if (!first.is_named() || !finding.coarse || !(one.is_named() || listed) || finding.fitted)
+      continue;
+    first.finding.text += "; or: " + finding.text;
+    if (!listed) first.finding.also.push_back(finding.slip);
+    first.finding.also.insert(first.finding.also.end(), finding.also.begin(), finding.also.end());
+  }
+  if (first.is_named()) return first;
+  for (const Judged& one : all) {
+    if (one.slip() == Slip::cannot_tell && first.slip() == Slip::unknown) return one;
+    if (one.slip() != Slip::none && !one.finding.right_or_not) continue;
+    Judged open = one;
+    set_open(open.finding);
+    if (first.slip() == Slip::cannot_tell && !first.finding.right_or_not) {
+      open.finding.text = first.finding.text;
+      open.finding.also = first.finding.also;
+    }
+    return open;
+  }
+  return first;
+}
+
+using Visible = std::map<Slip, bool>;
+
+void find_blind_spots(Diagnosis& out, const Setting& setting, const Inputs& inputs,
+                      const Inputs& proposal, const Visible& here, const Visible& there) {
+  for (const auto& [slip, visible] : there) {
     const auto found = here.find(slip);
     if (visible && (found == here.end() || !found->second)) out.blind.push_back(slip);
   }
-  if (out.blind.empty()) return;
+  if (out.has_power() && out.is_named()) return;
   out.proposal = proposal;
-  out.reasons = reasons_for(setting, inputs);
+  out.reasons = reasons_for(setting, inputs, out.findings);
 }
 
-void check_claims(const Problem& problem, const Inputs& inputs, const Claim& claim) {
-  const Layout& layout = problem.layout;
-  const Setting& setting = problem.setting;
+void check_claims(const Setting& setting, const Inputs& inputs, const Claim& claim) {
+  const Layout layout = layout_of(setting, inputs.x.shape());
   check(claim.dx.defined() || claim.dgamma.defined() || claim.dbeta.defined(),
         to_string(setting.layer), "nothing is claimed: there is no dx, dgamma or dbeta");
   check(inputs.gamma.defined() || !claim.dgamma.defined(), to_string(setting.layer),
@@ -182,67 +245,55 @@ void check_claims(const Problem& problem, const Inputs& inputs, const Claim& cla
   check_claim(setting, "dbeta", claim.dbeta, {layout.params, layout.samples * layout.params});
 }
 
-// What the fit of a dx that no slip gives suggests.
-std::string suggestion(const Finding& one) {
-  std::string missing;
-  for (size_t t = 0; t < one.factors.size(); ++t) {
-    const bool none = std::abs(one.factors[t]) < 0.01;
-    if (!none && std::abs(one.factors[t] - 1) > 0.05) return "";
-    if (none) missing += (missing.empty() ? "the " : " and the ") + one.terms[t];
-  }
-  if (missing.empty()) return "  All terms seem to be there: what is wrong is small.\n";
-  const std::string rest = one.terms.back() == "projection" ? "rstd" : "something in the rest";
-  return "  It looks as if " + missing + " term were missing, and " + rest +
-         " were slightly off.\n";
-}
-
-std::string fit_text(const Finding& one) {
-  std::string out = "  Best fit:";
-  for (size_t t = 0; t < one.factors.size(); ++t) {
-    const double factor = std::abs(one.factors[t]) < 5e-5 ? 0 : one.factors[t];
-    out += fmt::format("{}{:.4f}·{}",
-                       t == 0       ? (factor < 0 ? " -" : " ")
-                       : factor < 0 ? " - "
-                                    : " + ",
-                       std::abs(factor), one.terms[t]);
-  }
-  out += fmt::format("; leaves {:.1e}.\n", one.residual);
-  return one.slip == Slip::unknown ? out + suggestion(one) : out;
-}
-
 }  // namespace
 
-Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& claim,
-                   double tolerance) {
+Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& claim) {
   check(given.x.defined() && given.dy.defined(), to_string(setting.layer),
         "a diagnosis needs x and dy");
+  check(given.x.numel() <= kMostElements, to_string(setting.layer), "a diagnosis takes up to ",
+        kMostElements, " elements, got x ", given.x.shape(),
+        ": a few samples tell as much; claim the gradients of those alone");
   const Inputs inputs = with_defaults(setting, given);
   check_finite(setting, "x", inputs.x);
   check_finite(setting, "dy", inputs.dy);
   const Library library = run_library(setting, inputs);
   for (const Tensor& gradient : {library.dx, library.dgamma, library.dbeta})
     check_finite(setting, "the right gradient", gradient);
-  const Problem problem = problem_of(setting, inputs);
-  check_claims(problem, inputs, claim);
-  if (tolerance == 0) tolerance = tolerance_of(claim);
-  Zoo zoo = zoo_of(problem);
+  check_claims(setting, inputs, claim);
+  const Inputs proposal = draw_inputs(setting, telling_shape(setting, inputs.x.shape()), 1);
+  Cases here(setting, inputs), there(setting, proposal);
+  Visible visible_here, visible_there;
   Diagnosis out;
-  if (claim.dx.defined()) {
-    FoundStatistics found;
-    out.findings.push_back(judge_dx(problem, zoo.dx, library.dx.to_vector<double>(),
-                                    claim.dx.to_vector<double>(), tolerance, found));
-    if (!found.text.empty()) {
-      zoo.dgamma.push_back(
-          {found.slip, "with the statistics of that dx", dgamma_with(problem, found.statistics)});
-    }
-  }
-  if (claim.dgamma.defined())
-    out.findings.push_back(
-        judge_sum(problem, "dgamma", zoo.dgamma, claim.dgamma.to_vector<double>(), tolerance));
-  if (claim.dbeta.defined())
-    out.findings.push_back(
-        judge_sum(problem, "dbeta", zoo.dbeta, claim.dbeta.to_vector<double>(), tolerance));
-  find_blind_spots(out, problem, zoo, inputs, claim, tolerance);
+  const auto add = [&](std::string_view name, const Tensor& tensor, const auto& judge) {
+    if (!tensor.defined()) return;
+    Judged one = judged(tensor, claim.inputs, judge);
+    out.findings.push_back(std::move(one.finding));
+    const RoundingScope scope(one.precision);
+    note_visible(visible_here, here.here().zoo, name);
+    note_visible(visible_there, there.here().zoo, name);
+  };
+  FoundStatistics found;
+  add("dx", claim.dx, [&] {
+    const Cases::Case& now = here.here();
+    FoundStatistics statistics;
+    Finding finding = judge_dx(now.problem, now.zoo.dx, library.dx.to_vector<double>(),
+                               claim.dx.to_vector<double>(), statistics);
+    if (found.text.empty()) found = std::move(statistics);  // the finest
+    return finding;
+  });
+  add("dgamma", claim.dgamma, [&] {
+    const Cases::Case& now = here.here();
+    std::vector<SumCandidate> candidates = now.zoo.dgamma;
+    if (!found.text.empty())
+      candidates.push_back({found.slip, "with the statistics of that dx",
+                            dgamma_with(now.problem, found.statistics)});
+    return judge_sum(now.problem, "dgamma", candidates, claim.dgamma.to_vector<double>());
+  });
+  add("dbeta", claim.dbeta, [&] {
+    const Cases::Case& now = here.here();
+    return judge_sum(now.problem, "dbeta", now.zoo.dbeta, claim.dbeta.to_vector<double>());
+  });
+  find_blind_spots(out, setting, inputs, proposal, visible_here, visible_there);
   return out;
 }
 
@@ -255,35 +306,6 @@ Diagnosis diagnose(const Setting& setting, const Backward& backward, uint64_t se
     if (!out.right()) break;
   }
   return out;
-}
-
-bool Diagnosis::right() const {
-  return std::ranges::all_of(findings, [](const Finding& one) { return one.slip == Slip::none; });
-}
-
-std::string Diagnosis::text() const {
-  std::string out;
-  for (const Finding& one : findings) {
-    if (one.slip == Slip::none) {
-      out += fmt::format("{}: right. Largest difference {:.1e}, of terms up to {:.4g}.\n",
-                         one.tensor, one.error, one.scale);
-      continue;
-    }
-    out += fmt::format("{}: WRONG, {}: {}.\n  {} {:.4g}, of terms up to {:.4g}.\n", one.tensor,
-                       to_string(one.slip), one.text,
-                       one.summed ? "Summed, its largest difference is" : "Largest difference",
-                       one.error, one.scale);
-    if (one.factors.size() < 2 || one.residual > 1e-3 * one.scale) continue;  // says nothing
-    out += fit_text(one);
-  }
-  if (has_power() || !right()) return out;
-  out += "This input cannot tell";
-  for (size_t i = 0; i < blind.size(); ++i)
-    out += fmt::format("{}{}", i == 0 ? " " : ", ", to_string(blind[i]));
-  out += ":\n";
-  for (const std::string& reason : reasons) out += "- " + reason + "\n";
-  return out + fmt::format("Try an x of shape {} with gamma and dy that vary.\n",
-                           gradus::to_string(proposal.x.shape()));
 }
 
 }  // namespace gradus::explain

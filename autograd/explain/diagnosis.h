@@ -7,6 +7,22 @@
 //
 // An input may hide slips (an upstream of ones, a constant gamma, a single sample): then the
 // diagnosis says which, why, and proposes an input that shows them.
+//
+// Each value of a gradient has its own bound of what it may be off, computed from the given tensors
+// by what every step of the formula rounds in the claim's dtype, in the worst case and to first
+// order: unit roundoff times the result, added to what its operands bring along; for a sum of m
+// values min(m, 8 + sqrt(m)) times their magnitudes; inputs once, where the dtype does not hold
+// them; infinite beyond the largest number. Twice that, and the rounding of the result. So a
+// channel with a large gamma hides nothing in its neighbours, a dgamma in f16 does not excuse a dx
+// in f64, and what f32 loses of an x far from 0 is no slip. f16 and bf16 are first taken to have
+// added up in f32, and f64 to be exact; where that neither makes them right nor gives them a name,
+// they are judged by f16 or bf16 throughout, or by f32, and any claim by the dtype of its inputs.
+//
+// A name needs evidence. In each value the claim's distance from the right one is so many times the
+// bound of the wrong one that fits, which is log2 of it in bits; of values that follow from others
+// only one counts; numbers that were fitted (a factor, an eps) take the largest away. 10 bits must
+// be left, and log2 of the candidates that were tried. Else the slip is cannot_tell: so few values
+// could be a multiple of anything.
 #pragma once
 
 #include <functional>
@@ -68,7 +84,8 @@ enum class Slip : uint8_t {
   log_form,
   last_left_out,
 
-  unknown
+  unknown,     // nothing fits
+  cannot_tell  // the input has too few or too coarse values for a name, or for a verdict
 };
 std::string_view to_string(Slip slip);
 
@@ -76,16 +93,24 @@ std::string_view to_string(Slip slip);
 // how exact they can be; dx: x's number of elements; dgamma, dbeta: gamma's.
 struct Claim {
   Tensor dx, dgamma, dbeta;
+  DType inputs = DType::f64;  // the coarsest dtype of what it was computed from
 };
 
 struct Finding {
   std::string tensor;  // "dx", "dgamma", "dbeta"
   Slip slip = Slip::none;
-  std::vector<Slip> also;  // others that give the same gradient on this input
+  std::vector<Slip> also;  // others that give the same gradient on this input; of not_finite: what
+                           // is wrong where it is finite
   std::string text;        // in words, of all of them
   double error = 0;        // the largest difference from the right gradient
-  bool summed = false;     // error is that of the sums over the batch, which the claim lacks
-  double scale = 0;        // the largest magnitude of its terms
+  double share = 0;        // the largest difference by its bound; right: 1 at most
+  DType exact_to = DType::f64;  // the coarsest dtype by which it was judged
+  bool coarse = false;          // that is coarser than what its own dtype asks for first
+  int64_t hidden = 0;           // sets (entries of dgamma) of which rounding leaves nothing
+  bool fitted = false;          // the name rests on a number that was fitted
+  bool right_or_not = false;    // cannot_tell: not even whether it is right
+  bool summed = false;          // error is that of the sums over the batch, which the claim lacks
+  double scale = 0;             // the largest magnitude of its terms
   std::vector<std::string>
       terms;                    // of dx: the formula's terms, and the factors with which they fit
   std::vector<double> factors;  // the claimed gradient best; empty where they cannot be told
@@ -95,19 +120,19 @@ struct Finding {
 struct Diagnosis {
   std::vector<Finding> findings;     // one per claimed tensor
   std::vector<Slip> blind;           // slips that would not show on this input, but on the proposal
-  std::vector<std::string> reasons;  // why
-  Inputs proposal;                   // an input that shows them; x is undefined where none is blind
+  std::vector<std::string> reasons;  // why, or why there is no name
+  Inputs proposal;  // an input that shows more; x is undefined where this one shows everything
 
   bool right() const;  // as far as this input can tell
   bool has_power() const { return blind.empty(); }
+  bool is_named() const;     // nothing is cannot_tell
   std::string text() const;  // a line or more per finding, then what the input hides
 };
 
-// Throws invalid_argument for tensors that do not fit and where nothing is claimed. gamma and beta
-// that are not given are 1 and 0. `tolerance`: what a gradient may be off, as a share of `scale`; 0
-// takes what the claim's dtype allows (f64 1e-7, f32 2e-5, else 4e-3).
-Diagnosis diagnose(const Setting& setting, const Inputs& inputs, const Claim& claim,
-                   double tolerance = 0);
+// Throws invalid_argument for tensors that do not fit, hold infinities or NaN, or have more than
+// kMostElements, and where nothing is claimed. gamma and beta that are not given are 1 and 0.
+inline constexpr int64_t kMostElements = 1 << 18;
+Diagnosis diagnose(const Setting& setting, const Inputs& inputs, const Claim& claim);
 
 // The same of a function, on inputs with power that are drawn for it.
 using Backward = std::function<Claim(const Inputs&)>;

@@ -1,6 +1,7 @@
 // What the factors say with which the formula's terms fit a claimed gradient.
 #pragma once
 
+#include "autograd/explain/claimed.h"
 #include "autograd/explain/slips.h"
 
 namespace gradus::explain {
@@ -8,12 +9,20 @@ namespace gradus::explain {
 struct FactorSlip {
   Slip slip = Slip::unknown;
   std::string text;
+  double bits = 0;      // by which it is no accident (Claimed::bits)
+  bool fitted = false;  // to the claim, by some number
 };
 
+// Σ factor·term.
+Numbers combined(const std::vector<Term>& terms, const Values& factors);
+
 // A plain reading (a term missing, a sign, a count, a common scale) where rounding the factors to
-// it still gives the claimed gradient, else wrong_coefficients.
+// it still gives the claimed gradient, else wrong_coefficients; unknown where they do not give it.
 FactorSlip read_factors(const Problem& problem, const std::vector<Term>& terms,
-                        const std::vector<double>& factors, const Values& claimed, double allowed);
+                        const Values& factors, const Claimed& claimed);
+
+// The same of one factor for all: a turned sign, a multiple.
+FactorSlip read_scale(const Problem& problem, const Numbers& right, const Claimed& claimed);
 
 // "0.5", "1.2": four digits.
 std::string rounded_factor(double factor);

@@ -1,6 +1,5 @@
 #include "autograd/explain/fit.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -17,54 +16,57 @@ void subtract(Values& a, double factor, const Values& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] -= factor * b[i];
 }
 
-Values picked(const Values& values, const std::vector<size_t>& at) {
-  if (at.empty()) return values;
-  Values part;
-  for (const size_t i : at) part.push_back(values[i]);
+Values picked(const Values& values, const Values& weights, const std::vector<size_t>& at) {
+  Values part(at.empty() ? values.size() : at.size());
+  for (size_t k = 0; k < part.size(); ++k) {
+    const size_t i = at.empty() ? k : at[k];
+    part[k] = weights[i] == 0 ? 0 : values[i] * weights[i];
+  }
   return part;
+}
+
+// R·x = b, by the columns from the last to the first.
+Values solved(const std::vector<Values>& r, Values b) {
+  for (size_t k = b.size(); k-- > 0;) {
+    for (size_t j = k + 1; j < b.size(); ++j) b[k] -= r[k][j] * b[j];
+    b[k] /= r[k][k];
+  }
+  return b;
 }
 
 }  // namespace
 
-// Gram-Schmidt, twice over, since once may leave a part of columns that are nearly parallel.
-Fit fit(const std::vector<const Values*>& columns, const Values& target,
-        const std::vector<size_t>& at) {
-  constexpr double kIndependent = 1e-6;
-  std::vector<Values> q;
-  std::vector<Values> r(columns.size(), Values(columns.size()));
-  bool independent = true;
-  Values rest = picked(target, at), solution(columns.size());
-  double largest = 0;
-  for (const Values* column : columns) {
-    const Values values = picked(*column, at);
-    largest = std::max(largest, std::sqrt(dot(values, values)));
-  }
-  for (size_t k = 0; k < columns.size(); ++k) {
-    Values column = picked(*columns[k], at);
+// Gram-Schmidt, twice over, since once may leave a part of columns that are nearly parallel. In
+// units of the bounds, so that what is left of a column must be well above 1 to count.
+Fit fit(const std::vector<const Values*>& columns, const Values& target, const Values& weights,
+        const std::vector<size_t>& at, double apart) {
+  const size_t count = columns.size();
+  std::vector<Values> q, r(count, Values(count));
+  Values rest = picked(target, weights, at), solution(count);
+  const double root = std::sqrt(static_cast<double>(rest.size()));
+  for (size_t k = 0; k < count; ++k) {
+    Values column = picked(*columns[k], weights, at);
     for (int pass = 0; pass < 2; ++pass) {
-      for (size_t j = 0; j < q.size(); ++j) {
+      for (size_t j = 0; j < k; ++j) {
         const double part = dot(q[j], column);
         r[j][k] += part;
         subtract(column, part, q[j]);
       }
     }
-    const double norm = std::sqrt(dot(column, column));
-    const bool counts = norm > kIndependent * largest;
-    independent = independent && counts;
-    r[k][k] = norm;
-    for (double& value : column) value = counts ? value / norm : 0.0;
+    r[k][k] = std::sqrt(dot(column, column));
+    if (!(r[k][k] > apart * root)) return {};
+    for (double& value : column) value /= r[k][k];
     q.push_back(column);
     solution[k] = dot(q[k], rest);
     subtract(rest, solution[k], q[k]);
   }
-  Fit result;
-  for (const double value : rest) result.residual = std::max(result.residual, std::abs(value));
-  if (!independent) return result;
-  for (size_t k = columns.size(); k-- > 0;) {
-    for (size_t j = k + 1; j < columns.size(); ++j) solution[k] -= r[k][j] * solution[j];
-    solution[k] /= r[k][k];
+  Fit result{solved(r, solution), Values(count)};
+  for (size_t j = 0; j < count; ++j) {
+    Values unit(count);
+    unit[j] = root;
+    unit = solved(r, std::move(unit));
+    for (size_t k = 0; k < count; ++k) result.uncertain[k] += std::abs(unit[k]);
   }
-  result.factors = solution;
   return result;
 }
 

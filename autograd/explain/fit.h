@@ -7,12 +7,15 @@
 namespace gradus::explain {
 
 struct Fit {
-  std::vector<double> factors;  // of the columns; empty where they are not independent
-  double residual = 0;  // the largest magnitude of what is left; of the best that is possible
+  std::vector<double> factors;    // of the columns; empty where they cannot be told apart
+  std::vector<double> uncertain;  // how far off each may be for errors of the target within bounds
 };
 
-// target ≈ Σ factor·column, over the elements `at` of all (empty: all of them).
+// target ≈ Σ factor·column over the elements `at` (empty: all of them). weights: 1/bound of the
+// target's error; elements of weight 0 say nothing. apart: by how many bounds columns must differ
+// to be told apart.
 Fit fit(const std::vector<const std::vector<double>*>& columns, const std::vector<double>& target,
-        const std::vector<std::size_t>& at = {});
+        const std::vector<double>& weights, const std::vector<std::size_t>& at = {},
+        double apart = 4);
 
 }  // namespace gradus::explain

@@ -21,150 +21,316 @@ bool is_finite(const Values& values) {
 
 namespace {
 
-std::vector<const Values*> columns_of(const std::vector<Term>& terms) {
-  std::vector<const Values*> columns;
-  for (const Term& term : terms) columns.push_back(&term.values);
+// Collects what a claim could be. A name needs evidence: with so few or so coarse values that one
+// of the candidates would fit by accident, the input cannot tell.
+class Verdict {
+ public:
+  explicit Verdict(size_t candidates) : needed_(10 + std::log2(static_cast<double>(candidates))) {}
+
+  void offer(Slip slip, const std::string& text, double bits, bool fitted = false) {
+    const auto same = [&](const Match& match) { return match.text == text; };
+    if ((bits > 0 || fitted) && std::ranges::none_of(matches_, same))
+      matches_.push_back({slip, text, bits, fitted});
+  }
+  // What says the same as something else that has a name.
+  void offer_beside(Slip slip, const std::string& text) { offer(slip, text, needed_ / 2, true); }
+
+  bool named() const {
+    return std::ranges::any_of(matches_, [&](const Match& match) { return tells(match); });
+  }
+
+  // Whether there is anything to say. The slip is the first one's that tells, or cannot_tell; the
+  // texts are of all that do, or hardly less.
+  bool settle(Finding& finding) const {
+    finding.slip = matches_.empty() ? Slip::unknown : Slip::cannot_tell;
+    if (matches_.empty()) finding.text = "none of the usual slips gives it";
+    finding.fitted = true;
+    for (const bool first : {true, false}) {
+      for (const Match& match : matches_) {
+        if (tells(match) != first || (named() && 2 * match.bits < needed_)) continue;
+        finding.text += (finding.text.empty() ? "" : "; or: ") + match.text;
+        if (named() && finding.slip == Slip::cannot_tell) {
+          finding.slip = match.slip;
+        } else if (match.slip != finding.slip) {
+          finding.also.push_back(match.slip);
+        }
+        finding.fitted = finding.fitted && (match.fitted || !tells(match));
+      }
+    }
+    return !matches_.empty();
+  }
+
+ private:
+  struct Match {
+    Slip slip;
+    std::string text;
+    double bits;
+    bool fitted;
+  };
+  bool tells(const Match& match) const { return match.bits >= needed_; }
+
+  std::vector<Match> matches_;
+  double needed_;
+};
+
+std::vector<Values> columns_of(const std::vector<Term>& terms) {
+  std::vector<Values> columns;
+  for (const Term& term : terms) columns.push_back(values_of(term.values));
   return columns;
 }
 
-// The texts of all that fit; the slip is the first one's.
-void adopt(Finding& finding, Slip slip, const std::string& text) {
-  if (finding.text.empty()) {
-    finding.slip = slip;
-    finding.text = text;
-  } else if (finding.text.find(text) == std::string::npos) {
-    finding.text += "; or: " + text;
-    if (slip != finding.slip) finding.also.push_back(slip);
+Values fitted(const std::vector<Term>& terms, const Claimed& claimed) {
+  const std::vector<Values> columns = columns_of(terms);
+  std::vector<const Values*> pointers;
+  for (const Values& column : columns) pointers.push_back(&column);
+  return fit(pointers, claimed.values(), claimed.weights()).factors;
+}
+
+bool is_near_one(double factor) { return std::abs(factor - 1) < 0.05; }
+
+// Another formula with a plain mistake in its factors on top; with a fitted number on top almost
+// any formula could be another.
+void try_two_slips(Verdict& verdict, const std::vector<Candidate>& candidates,
+                   const Claimed& claimed, const Problem& p) {
+  constexpr double kPairs = 4;  // bits, for all that are tried
+  for (size_t k = 1; k < candidates.size() && !verdict.named(); ++k) {
+    const std::vector<Term>& terms = candidates[k].terms;
+    const auto offer = [&](const FactorSlip& more) {
+      if (more.slip == Slip::unknown || more.fitted) return;
+      verdict.offer(candidates[k].slip, candidates[k].text + "; and " + more.text,
+                    more.bits - kPairs, true);
+    };
+    if (const FactorSlip all = read_scale(p, sum_of(terms), claimed); all.slip == Slip::wrong_sign)
+      offer(all);
+    const Values factors = fitted(terms, claimed);
+    const bool like_right = terms.size() == candidates.front().terms.size() && terms.size() > 1;
+    // One of its factors is wrong, and the others are not.
+    if (like_right && std::ranges::count_if(factors, is_near_one) + 1 == std::ssize(factors))
+      offer(read_factors(p, terms, factors, claimed));
   }
 }
 
-// Another formula with a plain mistake in its factors on top.
-void try_two_slips(Finding& finding, const std::vector<Candidate>& candidates,
-                   const Values& claimed, const Problem& p, double allowed) {
-  const size_t count = candidates.front().terms.size();
-  for (size_t k = 1; k < candidates.size(); ++k) {
-    if (candidates[k].terms.size() != count || count < 2) continue;
-    const Fit found = fit(columns_of(candidates[k].terms), claimed);
-    if (found.factors.empty() || found.residual > allowed) continue;
-    const FactorSlip slip = read_factors(p, candidates[k].terms, found.factors, claimed, allowed);
-    if (slip.slip != Slip::unknown && slip.slip != Slip::wrong_coefficients)
-      return adopt(finding, candidates[k].slip, candidates[k].text + "; and " + slip.text);
+// Where it is not finite.
+std::string not_finite_text(const Claimed& claimed, std::string_view group) {
+  const int64_t bad = claimed.groups_left_out(), all = claimed.groups().count;
+  size_t first = 0;
+  while (std::isfinite(claimed.values()[first])) ++first;
+  return concat("it holds ", std::isnan(claimed.values()[first]) ? "NaN" : "an infinity",
+                ", first at element ", first, ", in ", bad, " of ", all, " ", group);
+}
+
+// What is left of a claim that is not finite everywhere.
+Finding without_groups(Finding finding, const Claimed& claimed, std::string_view group) {
+  std::string text = not_finite_text(claimed, group);
+  if (claimed.groups_left_out() < claimed.groups().count) {
+    text += finding.slip == Slip::none
+                ? "; the others are right"
+                : concat("; in the others ", to_string(finding.slip), ": ", finding.text);
   }
+  finding.also.clear();
+  if (finding.slip != Slip::none) finding.also.push_back(finding.slip);
+  finding.slip = Slip::not_finite;
+  finding.text = std::move(text);
+  finding.factors.clear();
+  return finding;
+}
+
+// A plain multiple is as good as a formula that gives one here, and so is an eps.
+FoundStatistics offer_multiples(Verdict& verdict, const Problem& p, const Claimed& claimed,
+                                const Numbers& right) {
+  const FactorSlip scale = read_scale(p, right, claimed);
+  const auto offer = [&](const FactorSlip& one) {
+    if (one.slip == Slip::unknown) return;
+    if (verdict.named())
+      verdict.offer_beside(one.slip, one.text);
+    else
+      verdict.offer(one.slip, one.text, one.bits, one.fitted);
+  };
+  const bool plain = verdict.named();
+  offer(scale);
+  if (plain) return {};
+  FoundStatistics eps = explaining_eps(p, claimed, right);
+  if (!eps.text.empty() && (eps.bits > 0 || verdict.named()))
+    offer({eps.slip, eps.text, eps.bits, true});
+  return eps;
+}
+
+void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate>& candidates,
+                 const Claimed& claimed, FoundStatistics& statistics) {
+  const std::vector<Term>& terms = candidates.front().terms;
+  const Numbers right = sum_of(terms);
+  Verdict verdict(candidates.size());
+  for (const Candidate& candidate : candidates) {
+    const Numbers gradient = sum_of(candidate.terms);
+    if (candidate.slip != Slip::none && claimed.agrees(gradient))
+      verdict.offer(candidate.slip, candidate.text, spare(claimed.bits(gradient)));
+  }
+  const FoundStatistics eps = offer_multiples(verdict, p, claimed, right);
+  if (verdict.named()) statistics = eps;
+  FactorSlip slip;
+  if (!finding.factors.empty()) slip = read_factors(p, terms, finding.factors, claimed);
+  const bool plain = slip.slip != Slip::unknown && slip.slip != Slip::wrong_coefficients;
+  if (plain && !(verdict.named() && slip.fitted))
+    verdict.offer(slip.slip, slip.text, slip.bits, slip.fitted);
+  if (!verdict.named()) try_two_slips(verdict, candidates, claimed, p);
+  if (!verdict.named()) {
+    statistics = explaining_statistics(p, claimed, right);
+    if (!statistics.text.empty())
+      verdict.offer(statistics.slip, statistics.text, statistics.bits, true);
+    if (!verdict.named()) statistics = {};
+    if (!eps.text.empty() && verdict.named()) verdict.offer_beside(eps.slip, eps.text);
+  }
+  if (!verdict.named() && slip.slip == Slip::wrong_coefficients)
+    verdict.offer(slip.slip, slip.text, slip.bits, true);
+  if (!verdict.settle(finding)) finding.text += unknown_text(p, claimed);
+}
+
+// Whether the input leaves anything of a gradient: else it is neither right nor wrong.
+void mark_hidden(Finding& finding, const Claimed& claimed, const Values& scale) {
+  const Claimed::Power power = claimed.power(scale);
+  finding.hidden = power.hidden;
+  if (finding.slip != Slip::none || power.hidden == 0 || power.judged > 0) return;
+  finding.slip = Slip::cannot_tell;
+  finding.right_or_not = true;
+}
+
+void measure(Finding& finding, const Claimed& claimed, const Values& right) {
+  finding.error = 0;
+  for (size_t i = 0; i < right.size(); ++i) {
+    const double difference = std::abs(claimed.values()[i] - right[i]);
+    if (std::isfinite(claimed.values()[i])) finding.error = std::max(finding.error, difference);
+  }
+  finding.share = claimed.worst_share();
+}
+
+Groups groups_of(const Problem& p) {
+  const Setting& o = p.setting;
+  const bool independent = o.is_evaluation() || o.layer == Layer::local_response_norm;
+  Groups groups{p.layout.set, p.layout.sets, independent ? 0 : o.has_mean() ? 2 : 1};
+  if (!o.is_norm()) return groups;
+  groups.parts = {product(p.dy, p.gamma), Numbers(p.x.size(), 1.0),
+                  normalized(p, statistics_candidates(p)[0].statistics)};
+  return groups;
 }
 
 }  // namespace
 
-Finding judge_dx(const Problem& p, const std::vector<Candidate>& candidates, const Values& right,
-                 const Values& claimed, double tolerance, FoundStatistics& statistics) {
+Finding judge_dx(const Problem& p, const std::vector<Candidate>& candidates, const Values& library,
+                 const Values& claims, FoundStatistics& statistics) {
   const std::vector<Term>& terms = candidates.front().terms;
   Finding finding{.tensor = "dx"};
-  for (const Term& term : terms) finding.scale = std::max(finding.scale, largest(term.values));
-  const double allowed = tolerance * finding.scale;
-  finding.error = largest_difference(claimed, right);
-  if (!is_finite(claimed)) {
-    finding.slip = Slip::not_finite;
-    finding.text = "it holds an infinity or NaN";
-    return finding;
-  }
-  const Fit found = fit(columns_of(terms), claimed);
+  Numbers right = sum_of(terms);
+  for (size_t i = 0; i < right.size(); ++i) right[i].value = library[i];
+  const Claimed claimed(claims, std::move(right), groups_of(p));
+  const Values scale = each(claims.size(), [&](size_t i) {
+    double most = 0;
+    for (const Term& term : terms) most = std::max(most, std::abs(term.values[i].value));
+    return most;
+  });
+  finding.scale = largest(scale);
+  measure(finding, claimed, library);
   for (const Term& term : terms) finding.terms.push_back(term.name);
-  finding.factors = found.factors;
-  finding.residual = found.residual;
-  if (finding.error <= allowed) return finding;
-  for (const Candidate& candidate : candidates) {
-    if (candidate.slip != Slip::none &&
-        largest_difference(sum_of(candidate.terms), claimed) <= allowed)
-      adopt(finding, candidate.slip, candidate.text);
+  finding.factors = fitted(terms, claimed);
+  if (!finding.factors.empty()) {
+    const Values sums = values_of(combined(terms, finding.factors));
+    finding.residual = largest_difference(sums, claims);
   }
-  if (finding.text.empty() && !found.factors.empty() && found.residual <= allowed) {
-    const FactorSlip slip = read_factors(p, terms, found.factors, claimed, allowed);
-    if (slip.slip != Slip::wrong_coefficients) adopt(finding, slip.slip, slip.text);
-  }
-  if (finding.text.empty()) try_two_slips(finding, candidates, claimed, p, allowed);
-  if (finding.text.empty()) {
-    statistics = explaining_statistics(p, claimed, allowed);
-    if (!statistics.text.empty()) adopt(finding, statistics.slip, statistics.text);
-  }
-  if (finding.text.empty() && !found.factors.empty() && found.residual <= allowed) {
-    const FactorSlip slip = read_factors(p, terms, found.factors, claimed, allowed);
-    adopt(finding, slip.slip, slip.text);
-  }
-  if (finding.text.empty()) {
-    adopt(finding, Slip::unknown,
-          "none of the usual slips gives it" + unknown_text(p, claimed, allowed));
-  }
+  if (!claimed.is_right()) judge_terms(finding, p, candidates, claimed, statistics);
+  mark_hidden(finding, claimed, scale);
+  if (claimed.groups_left_out() > 0) return without_groups(std::move(finding), claimed, "sets");
   return finding;
 }
+
+namespace {
+
+// One value per sample and gamma: what they add up to.
+Finding judge_not_summed(Finding finding, const Problem& p, const Numbers& right,
+                         const Values& claims) {
+  Values sums(right.size());
+  for (size_t i = 0; i < claims.size(); ++i) sums[i % sums.size()] += claims[i];
+  bool fits = true;
+  for (size_t k = 0; k < sums.size(); ++k)
+    fits = fits && std::abs(sums[k] - right[k].value) <= allowance(right[k]);
+  finding.error = largest_difference(sums, values_of(right));
+  finding.slip = Slip::batch_sum_forgotten;
+  finding.summed = true;
+  const bool rows = p.setting.is_row_norm();
+  finding.text = concat("it has one value per ", rows ? "row" : "sample",
+                        ": it must be summed over the ", rows ? "rows" : "batch",
+                        fits ? "; that sum is right" : ", and that sum is not right either");
+  return finding;
+}
+
+void judge_entries(Finding& finding, const Problem& p, const std::vector<SumCandidate>& candidates,
+                   const Claimed& claimed) {
+  Verdict verdict(candidates.size());
+  for (size_t k = 1; k < candidates.size(); ++k) {
+    if (claimed.agrees(candidates[k].values))
+      verdict.offer(candidates[k].slip, candidates[k].text,
+                    spare(claimed.bits(candidates[k].values)));
+  }
+  const FactorSlip scale = read_scale(p, candidates.front().values, claimed);
+  if (scale.slip != Slip::unknown && !(verdict.named() && scale.bits <= 0)) {
+    const bool mean = scale.text.ends_with("1/n"), turned = scale.slip == Slip::wrong_sign;
+    const std::string sum = ": it is a plain sum over all elements that share the parameter";
+    verdict.offer(mean ? Slip::batch_mean : scale.slip, scale.text + (turned ? "" : sum),
+                  scale.bits, scale.fitted);
+  }
+  for (size_t k = 1; k < candidates.size() && !verdict.named(); ++k) {
+    const FactorSlip more = read_scale(p, candidates[k].values, claimed);
+    if (more.slip != Slip::unknown && !more.fitted)
+      verdict.offer(candidates[k].slip, candidates[k].text + "; and " + more.text, more.bits - 2,
+                    true);
+  }
+  verdict.settle(finding);
+}
+
+}  // namespace
 
 Finding judge_sum(const Problem& p, std::string name, const std::vector<SumCandidate>& candidates,
-                  const Values& claimed, double tolerance) {
-  const Values& right = candidates.front().values;
+                  const Values& claims) {
+  const Numbers& right = candidates.front().values;
   Finding finding{.tensor = std::move(name)};
-  finding.scale = largest(right);
-  for (size_t i = 0; i < p.dy.size(); ++i)
-    finding.scale = std::max(finding.scale, std::abs(p.dy[i]));
-  const double allowed = tolerance * finding.scale;
-  if (!is_finite(claimed)) {
+  Values scale = each(right.size(), [&](size_t k) { return std::abs(right[k].value); });
+  for (size_t i = 0; i < p.dy.size(); ++i) {
+    double& most = scale[at(p.layout.param, i)];
+    most = std::max(most, std::abs(p.dy[i].value));
+  }
+  finding.scale = largest(scale);
+  if (claims.size() != right.size() && is_finite(claims))
+    return judge_not_summed(std::move(finding), p, right, claims);
+  if (claims.size() != right.size()) {
     finding.slip = Slip::not_finite;
     finding.text = "it holds an infinity or NaN";
     return finding;
   }
-  if (claimed.size() != right.size()) {  // one value per sample: [n, params]
-    Values sums(right.size());
-    for (size_t i = 0; i < claimed.size(); ++i) sums[i % sums.size()] += claimed[i];
-    finding.error = largest_difference(sums, right);
-    finding.slip = Slip::batch_sum_forgotten;
-    finding.summed = true;
-    const std::string what = p.setting.is_row_norm() ? "row" : "sample";
-    finding.text = "it has one value per " + what + ": it must be summed over the " +
-                   (p.setting.is_row_norm() ? "rows" : "batch");
-    finding.text +=
-        finding.error > allowed ? ", and that sum is not right either" : "; that sum is right";
-    return finding;
-  }
-  finding.error = largest_difference(claimed, right);
-  if (finding.error <= allowed) return finding;
-  for (size_t k = 1; k < candidates.size(); ++k) {
-    if (largest_difference(candidates[k].values, claimed) <= allowed)
-      adopt(finding, candidates[k].slip, candidates[k].text);
-  }
-  if (!finding.text.empty()) return finding;
-  const Fit found = fit({&right}, claimed);
-  if (!found.factors.empty() && found.residual <= allowed) {
-    const double factor = found.factors[0];
-    adopt(finding, std::abs(factor + 1) < 1e-3 ? Slip::wrong_sign : Slip::wrong_scale,
-          std::abs(factor + 1) < 1e-3 ? "its sign is turned"
-                                      : concat("it is ", rounded_factor(factor),
-                                               " times what it should be: it is a plain sum over "
-                                               "all elements that share the parameter"));
-  } else {
-    adopt(finding, Slip::unknown, "none of the usual slips gives it");
-  }
+  Groups entries{.count = std::ssize(right)};
+  for (int64_t k = 0; k < entries.count; ++k) entries.of.push_back(k);
+  const Claimed claimed(claims, right, std::move(entries));
+  measure(finding, claimed, values_of(right));
+  if (!claimed.is_right()) judge_entries(finding, p, candidates, claimed);
+  mark_hidden(finding, claimed, scale);
+  if (claimed.groups_left_out() > 0) return without_groups(std::move(finding), claimed, "entries");
   return finding;
 }
 
-std::map<Slip, bool> visible_slips(const Problem& p, const Zoo& zoo, const Claim& claim,
-                                   double tolerance) {
-  std::map<Slip, bool> visible;
-  const auto note = [&](Slip slip, const Values& values, const Values& right, double scale) {
+void note_visible(std::map<Slip, bool>& visible, const Zoo& zoo, std::string_view tensor) {
+  const auto note = [&](Slip slip, const Numbers& gradient, const Numbers& right) {
     bool& seen = visible[slip];
-    seen = seen || !(largest_difference(values, right) <= tolerance * scale);
+    for (size_t i = 0; i < right.size() && !seen; ++i) {
+      const double allowed = allowance(gradient[i]) + allowance(right[i]);
+      const double distance = std::abs(gradient[i].value - right[i].value);
+      seen = std::isfinite(allowance(right[i])) && !(distance <= allowed);
+    }
   };
-  if (claim.dx.defined()) {
-    double scale = 0;
-    for (const Term& term : zoo.dx.front().terms) scale = std::max(scale, largest(term.values));
-    const Values right = sum_of(zoo.dx.front().terms);
-    for (const Candidate& candidate : zoo.dx)
-      note(candidate.slip, sum_of(candidate.terms), right, scale);
+  if (tensor == "dx") {
+    const Numbers right = sum_of(zoo.dx.front().terms);
+    for (const Candidate& candidate : zoo.dx) note(candidate.slip, sum_of(candidate.terms), right);
+    return;
   }
-  const auto note_all = [&](const std::vector<SumCandidate>& candidates) {
-    const double scale = std::max(largest(candidates.front().values), largest(p.dy));
-    for (const SumCandidate& candidate : candidates)
-      note(candidate.slip, candidate.values, candidates.front().values, scale);
-  };
-  if (claim.dgamma.defined()) note_all(zoo.dgamma);
-  if (claim.dbeta.defined()) note_all(zoo.dbeta);
-  return visible;
+  const std::vector<SumCandidate>& candidates = tensor == "dgamma" ? zoo.dgamma : zoo.dbeta;
+  for (const SumCandidate& candidate : candidates)
+    note(candidate.slip, candidate.values, candidates.front().values);
 }
 
 }  // namespace gradus::explain

@@ -3,37 +3,41 @@
 
 #include <map>
 
+#include "autograd/explain/claimed.h"
 #include "autograd/explain/slips.h"
 
 namespace gradus::explain {
 
 // What statistics other than the sets' own explain a dx: found for each set from its fit on
-// {d, 1, xhat}. An empty text where they do not. other_eps: one eps explains all sets.
+// {d, 1, xhat}. An empty text where they do not.
 struct FoundStatistics {
   Slip slip = Slip::stale_statistics;
   std::string text = {};
-  Statistics statistics;
+  Statistics statistics = {};
+  double bits = 0;  // by which it is no accident (Claimed::bits)
 };
-FoundStatistics explaining_statistics(const Problem& problem, const Values& claimed,
-                                      double allowed);
+FoundStatistics explaining_statistics(const Problem& problem, const Claimed& claimed,
+                                      const Numbers& right);
+// The same by one eps for all sets.
+FoundStatistics explaining_eps(const Problem& problem, const Claimed& claimed,
+                               const Numbers& right);
 
 // What a dx that no slip gives is made of, set by set: "; your dx is a·d + b + c·xhat ...", or
 // nothing where the sets are too small to tell.
-std::string unknown_text(const Problem& problem, const Values& claimed, double allowed);
+std::string unknown_text(const Problem& problem, const Claimed& claimed);
 
-// `right`: gradus's gradient. tolerance: a share of the largest term. Statistics that explain the
+// All below work in the scope of the problem's precision (rounding.h).
+
+// `library`: gradus's gradient, from which differences are taken. Statistics that explain the
 // gradient, if they are what is wrong, are left in `found`.
 Finding judge_dx(const Problem& problem, const std::vector<Candidate>& candidates,
-                 const Values& right, const Values& claimed, double tolerance,
-                 FoundStatistics& found);
+                 const Values& library, const Values& claimed, FoundStatistics& found);
 // claimed: one value per gamma, or one per sample and gamma.
 Finding judge_sum(const Problem& problem, std::string name,
-                  const std::vector<SumCandidate>& candidates, const Values& claimed,
-                  double tolerance);
+                  const std::vector<SumCandidate>& candidates, const Values& claimed);
 
-// For each slip of the zoo whether it changes any of the tensors that are claimed.
-std::map<Slip, bool> visible_slips(const Problem& problem, const Zoo& zoo, const Claim& claim,
-                                   double tolerance);
+// Notes for each slip of the zoo whether it changes that tensor: dx, dgamma or dbeta.
+void note_visible(std::map<Slip, bool>& visible, const Zoo& zoo, std::string_view tensor);
 
 double largest(const Values& values);
 bool is_finite(const Values& values);

@@ -11,8 +11,8 @@ struct GammaPowers {
   int direct = 1, sums = 1, outside = 0;  // outside: at most 1
 };
 
-Values weighted(const Problem& p, int power) {
-  Values d = p.dy;
+Numbers weighted(const Problem& p, int power) {
+  Numbers d = p.dy;
   for (int k = 0; k < power; ++k)
     for (size_t i = 0; i < d.size(); ++i) d[i] *= p.gamma[i];
   return d;
@@ -21,12 +21,10 @@ Values weighted(const Problem& p, int power) {
 // direct, mean (of layers that have one) and projection, with sums over `sets`.
 std::vector<Term> terms_of(const Problem& p, const Statistics& s, const Sets& sets,
                            const GammaPowers& powers, bool with_mean) {
-  const Values direct = weighted(p, powers.direct), d = weighted(p, powers.sums);
-  const Values xhat = normalized(p, s);
-  const Values m1 = mean_over(sets, d);
-  const Values m2 = mean_over(sets, each(d.size(), [&](size_t i) { return d[i] * xhat[i]; }));
-  const Values factor =
-      each(d.size(), [&](size_t i) { return s.rstd[i] * (powers.outside == 0 ? 1 : p.gamma[i]); });
+  const Numbers direct = weighted(p, powers.direct), d = weighted(p, powers.sums);
+  const Numbers xhat = normalized(p, s);
+  const Numbers m1 = mean_over(sets, d), m2 = mean_over(sets, product(d, xhat));
+  const Numbers factor = powers.outside == 0 ? s.rstd : product(s.rstd, p.gamma);
   std::vector<Term> terms{
       {"direct", each(d.size(), [&](size_t i) { return factor[i] * direct[i]; })}};
   if (with_mean)
@@ -51,12 +49,17 @@ std::vector<NamedSets> other_sets(const Problem& p) {
           {"one channel of one sample", sets_of(pairs)}};
 }
 
+// About mu. What is subtracted is the less exact the further x lies from 0.
+Numbers variance_over(const Problem& p, const Sets& sets, const Numbers& mu) {
+  const Numbers off = each(p.x.size(), [&](size_t i) { return p.x[i] - mu[i]; });
+  return mean_over(sets, product(off, off));
+}
+
 Statistics statistics_over(const Problem& p, const Sets& sets, bool with_mean, double eps) {
   Statistics s;
-  s.mu = with_mean ? mean_over(sets, p.x) : Values(p.x.size(), 0.0);
-  const Values var = mean_over(
-      sets, each(p.x.size(), [&](size_t i) { return (p.x[i] - s.mu[i]) * (p.x[i] - s.mu[i]); }));
-  s.rstd = each(var.size(), [&](size_t i) { return 1 / std::sqrt(var[i] + eps); });
+  s.mu = with_mean ? mean_over(sets, p.x) : Numbers(p.x.size());
+  const Numbers var = variance_over(p, sets, s.mu);
+  s.rstd = each(var.size(), [&](size_t i) { return pow(var[i] + eps, -0.5); });
   return s;
 }
 
@@ -108,7 +111,7 @@ void add_count_slip(std::vector<Candidate>& out, std::vector<Term> terms, const 
   if (p.layout.m < 2) return;
   const double m = static_cast<double>(p.layout.m), factor = m / (m - 1);
   for (size_t t = 1; t < terms.size(); ++t)
-    for (double& value : terms[t].values) value *= factor;
+    for (Number& value : terms[t].values) value *= factor;
   out.push_back({Slip::wrong_count,
                  concat("the sums are divided by ", p.layout.m - 1,
                         ", which is m - 1, instead of m = ", p.layout.m),
@@ -120,11 +123,11 @@ void add_rstd_slips(std::vector<Candidate>& out, const std::vector<Term>& right,
                     const Statistics& s) {
   std::vector<Term> unscaled = right;
   for (Term& term : unscaled)
-    for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] /= s.rstd[i];
+    for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] *= pow(s.rstd[i], -1);
   out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
   const auto add = [&](Slip slip, std::string text, int power) {
     std::vector<Term> terms = right;
-    for (size_t i = 0; i < s.rstd.size(); ++i) terms.back().values[i] *= std::pow(s.rstd[i], power);
+    for (size_t i = 0; i < s.rstd.size(); ++i) terms.back().values[i] *= pow(s.rstd[i], power);
     out.push_back(
         {slip, std::move(text) + ", which is rstd·xhat·m2 with m2 = mean(d·xhat)", terms});
   };
@@ -158,13 +161,13 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
   const Layout& l = p.layout;
   const bool mean = p.setting.has_mean();
   const double eps = p.setting.eps, m = static_cast<double>(l.m);
-  Statistics own = statistics_over(p, sets_of(l.set), mean, eps);
-  Values var = each(own.rstd.size(),
-                    [&](size_t i) { return std::max(0.0, 1 / (own.rstd[i] * own.rstd[i]) - eps); });
+  const Sets sets = sets_of(l.set);
+  Statistics own = statistics_over(p, sets, mean, eps);
+  Numbers var = variance_over(p, sets, own.mu);
   if (p.setting.is_evaluation()) {
     own.mu = each(own.mu.size(), [&](size_t i) { return p.running_mean[at(l.set, i)]; });
     var = each(own.mu.size(), [&](size_t i) { return p.running_var[at(l.set, i)]; });
-    own.rstd = each(var.size(), [&](size_t i) { return 1 / std::sqrt(var[i] + eps); });
+    own.rstd = each(var.size(), [&](size_t i) { return pow(var[i] + eps, -0.5); });
   }
   std::vector<NamedStatistics> out{{Slip::none, "", own}};
   const auto add = [&](Slip slip, std::string text, auto rstd) {
@@ -175,20 +178,20 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
         concat(p.setting.has_mean() ? "the variance is the unbiased one, divided by m - 1"
                                     : "the mean square is divided by m - 1",
                "; the forward divides by m"),
-        [&](size_t i) { return 1 / std::sqrt(var[i] * m / (m - 1) + eps); });
+        [&](size_t i) { return pow(var[i] * (m / (m - 1)) + eps, -0.5); });
   }
   add(Slip::eps_missing,
       concat("eps is missing in rstd, or another one than ", eps,
              " was used (give yours with --eps)"),
-      [&](size_t i) { return 1 / std::sqrt(var[i]); });
+      [&](size_t i) { return pow(var[i], -0.5); });
   add(Slip::eps_outside_root, "eps was added to the root: it belongs inside, to the variance",
-      [&](size_t i) { return 1 / (std::sqrt(var[i]) + eps); });
+      [&](size_t i) { return pow(pow(var[i], 0.5) + eps, -1); });
   if (p.setting.is_evaluation()) return out;
   if (!p.running_mean.empty()) {
     Statistics running = own;
     for (size_t i = 0; i < p.x.size(); ++i) {
       running.mu[i] = p.running_mean[at(l.set, i)];
-      running.rstd[i] = 1 / std::sqrt(p.running_var[at(l.set, i)] + eps);
+      running.rstd[i] = pow(p.running_var[at(l.set, i)] + eps, -0.5);
     }
     out.push_back({Slip::stale_statistics,
                    "the statistics are the running ones; training takes those of the batch",

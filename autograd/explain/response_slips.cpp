@@ -23,28 +23,28 @@ std::vector<Term> terms_of(const Problem& p, const Formula& f) {
   const auto sibling = [&](size_t i, int64_t k) {
     return static_cast<size_t>(static_cast<int64_t>(i) + (k - channel(i)) * s);
   };
-  const Values denom = each(count, [&](size_t i) {
-    double squares = 0, inside = 0;
+  const Numbers denom = each(count, [&](size_t i) {
+    Sum squares;
+    double inside = 0;
     for (int64_t j = channel(i) - f.before; j <= channel(i) + f.after; ++j) {
       const bool in_range = j >= 0 && j < c;
       if (!in_range && !f.border_repeated) continue;
-      const double x = p.x[sibling(i, std::clamp<int64_t>(j, 0, c - 1))];
-      squares += x * x;
+      const Number& x = p.x[sibling(i, std::clamp<int64_t>(j, 0, c - 1))];
+      squares.add(x * x);
       inside += in_range;
     }
-    return o.k + o.alpha / (f.divisor > 0 ? f.divisor : inside) * squares;
+    return o.k + o.alpha / (f.divisor > 0 ? f.divisor : inside) * squares.total();
   });
   const double scale = o.alpha / (f.divisor > 0 ? f.divisor : static_cast<double>(o.size));
-  const Values direct =
-      each(count, [&](size_t i) { return p.dy[i] * std::pow(denom[i], -o.beta); });
-  const Values neighbours = each(count, [&](size_t i) {
-    double sum = 0;
+  const Numbers direct = each(count, [&](size_t i) { return p.dy[i] * pow(denom[i], -o.beta); });
+  const Numbers neighbours = each(count, [&](size_t i) {
+    Sum sum;
     for (int64_t j = std::max<int64_t>(0, channel(i) - f.mirrored_down);
          j <= std::min(c - 1, channel(i) + f.mirrored_up); ++j) {
       const size_t at = sibling(i, j);
-      sum += direct[at] * p.x[at] * std::pow(denom[at], f.power - 1);
+      sum.add(direct[at] * p.x[at] * pow(denom[at], f.power - 1));
     }
-    return -2 * o.beta * scale * p.x[i] * sum;
+    return -2 * o.beta * scale * p.x[i] * sum.total();
   });
   return {{"direct", direct}, {"neighbours", neighbours}};
 }

@@ -6,26 +6,27 @@ namespace gradus::explain {
 
 Problem problem_of(const Setting& setting, const Inputs& in) {
   Problem p{.setting = setting, .layout = layout_of(setting, in.x.shape()), .shape = in.x.shape()};
-  p.x = in.x.to_vector<double>();
-  p.dy = in.dy.to_vector<double>();
-  const Values gamma = in.gamma.defined() ? in.gamma.to_vector<double>() : Values();
-  p.gamma = each(p.x.size(),
-                 [&](size_t i) { return gamma.empty() ? 1.0 : gamma[at(p.layout.param, i)]; });
+  p.x = as_inputs(in.x.to_vector<double>());
+  p.dy = as_inputs(in.dy.to_vector<double>());
+  const Numbers gamma = as_inputs(in.gamma.defined() ? in.gamma.to_vector<double>() : Values());
+  p.gamma = each(p.x.size(), [&](size_t i) {
+    return gamma.empty() ? Number(1.0) : gamma[at(p.layout.param, i)];
+  });
   if (in.running_mean.defined()) {
-    p.running_mean = in.running_mean.to_vector<double>();
-    p.running_var = in.running_var.to_vector<double>();
+    p.running_mean = as_inputs(in.running_mean.to_vector<double>());
+    p.running_var = as_inputs(in.running_var.to_vector<double>());
   }
   return p;
 }
 
-Values sum_of(const std::vector<Term>& terms) {
-  Values sum(terms.front().values.size());
-  for (const Term& term : terms)
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += term.values[i];
+Numbers sum_of(const std::vector<Term>& terms) {
+  Numbers sum = terms.front().values;
+  for (size_t t = 1; t < terms.size(); ++t)
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += terms[t].values[i];
   return sum;
 }
 
-Values normalized(const Problem& p, const Statistics& s) {
+Numbers normalized(const Problem& p, const Statistics& s) {
   return each(p.x.size(), [&](size_t i) { return (p.x[i] - s.mu[i]) * s.rstd[i]; });
 }
 
@@ -44,43 +45,52 @@ Sets sets_of(std::vector<int64_t> keys) {
   return sets;
 }
 
-Values sum_over(const Sets& sets, const Values& values) {
-  Values sums(sets.count.size());
-  for (size_t i = 0; i < values.size(); ++i) sums[at(sets.of, i)] += values[i];
-  return each(values.size(), [&](size_t i) { return sums[at(sets.of, i)]; });
+Numbers sum_over(const Sets& sets, const Numbers& values) {
+  std::vector<Sum> sums(sets.count.size());
+  for (size_t i = 0; i < values.size(); ++i) sums[at(sets.of, i)].add(values[i]);
+  const Numbers totals = each(sums.size(), [&](size_t k) { return sums[k].total(); });
+  return each(values.size(), [&](size_t i) { return totals[at(sets.of, i)]; });
 }
 
-Values mean_over(const Sets& sets, const Values& values) {
-  Values means = sum_over(sets, values);
-  for (size_t i = 0; i < means.size(); ++i) means[i] /= sets.count[at(sets.of, i)];
+Numbers mean_over(const Sets& sets, const Numbers& values) {
+  Numbers means = sum_over(sets, values);
+  for (size_t i = 0; i < means.size(); ++i) means[i] *= 1 / sets.count[at(sets.of, i)];
   return means;
+}
+
+Numbers product(const Numbers& a, const Numbers& b) {
+  return each(a.size(), [&](size_t i) { return a[i] * b[i]; });
 }
 
 namespace {
 
-Values product(const Values& a, const Values& b) {
-  return each(a.size(), [&](size_t i) { return a[i] * b[i]; });
+// Σ over the elements that share a gamma.
+Numbers sums_of_params(const Layout& layout, const Numbers& values) {
+  std::vector<Sum> sums(static_cast<size_t>(layout.params));
+  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.param, i)].add(values[i]);
+  return each(sums.size(), [&](size_t k) { return sums[k].total(); });
 }
 
 // [samples][params]: what each sample adds.
-std::vector<Values> sums_of_samples(const Problem& p, const Values& values) {
-  std::vector<Values> sums(static_cast<size_t>(p.layout.samples),
-                           Values(static_cast<size_t>(p.layout.params)));
+std::vector<Numbers> sums_of_samples(const Problem& p, const Numbers& values) {
+  std::vector<Numbers> sums(static_cast<size_t>(p.layout.samples),
+                            Numbers(static_cast<size_t>(p.layout.params)));
   for (size_t i = 0; i < values.size(); ++i)
     sums[at(p.layout.sample, i)][at(p.layout.param, i)] += values[i];
   return sums;
 }
 
 // Sums over only some of the samples: from the first on, or up to the last.
-void add_partial_sums(std::vector<SumCandidate>& out, const Problem& p, const Values& values,
+void add_partial_sums(std::vector<SumCandidate>& out, const Problem& p, const Numbers& values,
                       const std::string& name) {
   constexpr int64_t kMost = 64;
   const int64_t n = p.layout.samples;
   const std::string what = p.setting.is_row_norm() ? "row" : "sample";
   const std::string rest = concat(": ", name, " is a sum over all ", n, " ", what, "s");
-  const std::vector<Values> samples = sums_of_samples(p, values);
-  Values head(samples[0].size()), tail = head;
-  const auto add = [&](Values& sum, int64_t sample, const char* text, int64_t first, int64_t last) {
+  const std::vector<Numbers> samples = sums_of_samples(p, values);
+  Numbers head(samples[0].size()), tail = head;
+  const auto add = [&](Numbers& sum, int64_t sample, const char* text, int64_t first,
+                       int64_t last) {
     for (size_t k = 0; k < sum.size(); ++k) sum[k] += samples[static_cast<size_t>(sample)][k];
     if (last - first > kMost && last - first < n - kMost) return;
     const std::string range =
@@ -94,29 +104,29 @@ void add_partial_sums(std::vector<SumCandidate>& out, const Problem& p, const Va
 }
 
 // Sums over all samples of what `values` holds per element, and the slips of summing.
-std::vector<SumCandidate> sum_candidates(const Problem& p, const Values& values,
+std::vector<SumCandidate> sum_candidates(const Problem& p, const Numbers& values,
                                          const std::string& name) {
-  const Values right = sum_over_params(p.layout, values);
+  const Numbers right = sums_of_params(p.layout, values);
   std::vector<SumCandidate> out{{Slip::none, "right", right}};
   add_partial_sums(out, p, values, name);
   out.push_back(
-      {Slip::batch_sum_forgotten, "it is 0: nothing has been added", Values(right.size(), 0.0)});
+      {Slip::batch_sum_forgotten, "it is 0: nothing has been added", Numbers(right.size())});
   const int64_t n = p.layout.samples;
   out.push_back(
       {Slip::batch_mean,
        concat("it is divided by the number of ", p.setting.is_row_norm() ? "rows, " : "samples, ",
               n, ": ", name, " is a sum, not a mean"),
-       each(right.size(), [&](size_t k) { return right[k] / static_cast<double>(n); })});
+       each(right.size(), [&](size_t k) { return right[k] * (1 / static_cast<double>(n)); })});
   return out;
 }
 
 std::vector<SumCandidate> dgamma_candidates(const Problem& p,
                                             const std::vector<NamedStatistics>& statistics) {
   const Statistics& s = statistics[0].statistics;
-  const Values xhat = normalized(p, s);
+  const Numbers xhat = normalized(p, s);
   std::vector<SumCandidate> out = sum_candidates(p, product(p.dy, xhat), "dgamma");
-  const auto add = [&](Slip slip, std::string text, const Values& values) {
-    out.push_back({slip, std::move(text), sum_over_params(p.layout, values)});
+  const auto add = [&](Slip slip, std::string text, const Numbers& values) {
+    out.push_back({slip, std::move(text), sums_of_params(p.layout, values)});
   };
   add(Slip::x_for_xhat, "it is Σ dy·x: x must be normalized first", product(p.dy, p.x));
   if (p.setting.has_mean()) {
@@ -135,15 +145,15 @@ std::vector<SumCandidate> dgamma_candidates(const Problem& p,
 std::vector<SumCandidate> dbeta_candidates(const Problem& p, const Statistics& own) {
   std::vector<SumCandidate> out = sum_candidates(p, p.dy, "dbeta");
   out.push_back({Slip::gamma_in_dgamma, "it is Σ dy·gamma: gamma does not belong into it",
-                 sum_over_params(p.layout, product(p.dy, p.gamma))});
+                 sums_of_params(p.layout, product(p.dy, p.gamma))});
   out.push_back({Slip::swapped, "it is dgamma: the two are swapped", dgamma_with(p, own)});
   return out;
 }
 
 }  // namespace
 
-Values dgamma_with(const Problem& p, const Statistics& statistics) {
-  return sum_over_params(p.layout, product(p.dy, normalized(p, statistics)));
+Numbers dgamma_with(const Problem& p, const Statistics& statistics) {
+  return sums_of_params(p.layout, product(p.dy, normalized(p, statistics)));
 }
 
 Zoo zoo_of(const Problem& p) {

@@ -2,23 +2,25 @@
 #pragma once
 
 #include "autograd/explain/diagnosis.h"
+#include "autograd/explain/rounding.h"
 #include "autograd/explain/steps.h"
 
 namespace gradus::explain {
 
-// Inputs as plain numbers.
+// Inputs as numbers of the precision of the scope in which the problem is made (rounding.h); it
+// must last while they are worked with.
 struct Problem {
   Setting setting;
   Layout layout;
-  Shape shape;                       // of x
-  Values x, dy, gamma;               // per element
-  Values running_mean, running_var;  // per set; empty where the layer has none
+  Shape shape;                        // of x
+  Numbers x, dy, gamma;               // per element
+  Numbers running_mean, running_var;  // per set; empty where the layer has none
 };
 Problem problem_of(const Setting& setting, const Inputs& inputs);
 
 struct Term {
   std::string name;
-  Values values;
+  Numbers values;
 };
 
 // A gradient of x as a sum of terms.
@@ -27,22 +29,22 @@ struct Candidate {
   std::string text;
   std::vector<Term> terms;
 };
-Values sum_of(const std::vector<Term>& terms);
+Numbers sum_of(const std::vector<Term>& terms);
 
 // A gradient of gamma or beta.
 struct SumCandidate {
   Slip slip;
   std::string text;
-  Values values;
+  Numbers values;
 };
 
 // Statistics as each element sees them.
 struct Statistics {
-  Values mu, rstd;
+  Numbers mu, rstd;
 };
-Values normalized(const Problem& problem, const Statistics& statistics);  // xhat
+Numbers normalized(const Problem& problem, const Statistics& statistics);  // xhat
 // dgamma from that xhat.
-Values dgamma_with(const Problem& problem, const Statistics& statistics);
+Numbers dgamma_with(const Problem& problem, const Statistics& statistics);
 
 // The statistics of the formula, and those of usual slips.
 struct NamedStatistics {
@@ -73,8 +75,9 @@ struct Sets {
   std::vector<int64_t> of;
   Values count;  // elements of each set
 };
-Sets sets_of(std::vector<int64_t> keys);                   // keys: not negative, below their count
-Values mean_over(const Sets& sets, const Values& values);  // as each element sees it
-Values sum_over(const Sets& sets, const Values& values);
+Sets sets_of(std::vector<int64_t> keys);  // keys: not negative, below their count
+Numbers mean_over(const Sets& sets, const Numbers& values);  // as each element sees it
+Numbers sum_over(const Sets& sets, const Numbers& values);
+Numbers product(const Numbers& a, const Numbers& b);
 
 }  // namespace gradus::explain

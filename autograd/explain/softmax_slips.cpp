@@ -4,11 +4,8 @@
 namespace gradus::explain {
 namespace {
 
-Values product(const Values& a, const Values& b) {
-  return each(a.size(), [&](size_t i) { return a[i] * b[i]; });
-}
-Values negated(Values values) {
-  for (double& value : values) value = -value;
+Numbers negated(Numbers values) {
+  for (Number& value : values) value = -value;
   return values;
 }
 
@@ -26,8 +23,8 @@ Sets sets_over(const Problem& p, unsigned over) {
   return sets_of(std::move(keys));
 }
 
-void add_other_axes(std::vector<Candidate>& out, const Problem& p, const Values& y) {
-  const Values weighted = product(p.dy, y);
+void add_other_axes(std::vector<Candidate>& out, const Problem& p, const Numbers& y) {
+  const Numbers weighted = product(p.dy, y);
   const auto add = [&](std::string text, unsigned axes) {
     out.push_back({Slip::wrong_set,
                    std::move(text),
@@ -46,16 +43,16 @@ void add_other_axes(std::vector<Candidate>& out, const Problem& p, const Values&
 std::vector<Candidate> softmax_candidates(const Problem& p) {
   const Sets own = sets_of(p.layout.set);
   Values max(own.count.size(), -INFINITY);
-  for (size_t i = 0; i < p.x.size(); ++i) max[at(own.of, i)] = std::max(max[at(own.of, i)], p.x[i]);
-  const Values exp =
-      each(p.x.size(), [&](size_t i) { return std::exp(p.x[i] - max[at(own.of, i)]); });
-  const Values total = sum_over(own, exp);
-  const Values y = each(p.x.size(), [&](size_t i) { return exp[i] / total[i]; });
-  const Values weighted = product(p.dy, y), sum = sum_over(own, weighted),
-               sum_dy = sum_over(own, p.dy);
+  for (size_t i = 0; i < p.x.size(); ++i)
+    max[at(own.of, i)] = std::max(max[at(own.of, i)], p.x[i].value);
+  const Numbers z = each(p.x.size(), [&](size_t i) { return exp(p.x[i] - max[at(own.of, i)]); });
+  const Numbers total = sum_over(own, z);
+  const Numbers y = each(p.x.size(), [&](size_t i) { return z[i] * pow(total[i], -1); });
+  const Numbers weighted = product(p.dy, y), sum = sum_over(own, weighted),
+                sum_dy = sum_over(own, p.dy);
   std::vector<Candidate> out{
       {Slip::none, "right", {{"direct", weighted}, {"sum", negated(product(y, sum))}}}};
-  const auto add = [&](Slip slip, std::string text, const Values& first, const Values& second) {
+  const auto add = [&](Slip slip, std::string text, const Numbers& first, const Numbers& second) {
     out.push_back({slip, std::move(text), {{"direct", first}, {"sum", negated(second)}}});
   };
   out.push_back({Slip::sum_missing,
@@ -63,13 +60,13 @@ std::vector<Candidate> softmax_candidates(const Problem& p) {
                  {{"direct", weighted}}});
   add(Slip::sum_unweighted, "the sum is Σ dy: it must be Σ dy·y", weighted, product(y, sum_dy));
   add(Slip::wrong_count, "the sum is a mean over the channels: it is not divided", weighted,
-      each(y.size(), [&](size_t i) { return y[i] * sum[i] / own.count[at(own.of, i)]; }));
+      each(y.size(), [&](size_t i) { return y[i] * sum[i] * (1 / own.count[at(own.of, i)]); }));
   add(Slip::y_missing, "the factor y is missing: dx = y·(dy - Σ dy·y)", p.dy, sum);
   add(Slip::y_on_one_term, "y stands before dy only: it multiplies the sum, too", weighted, sum);
   add(Slip::log_form, "this is the gradient of log_softmax", p.dy, product(y, sum_dy));
   const int64_t c = p.shape[1], s = p.shape.numel() / (p.shape[0] * c);
-  const Values without = each(y.size(), [&](size_t i) {
-    return static_cast<int64_t>(i) / s % c == c - 1 ? 0.0 : weighted[i];
+  const Numbers without = each(y.size(), [&](size_t i) {
+    return static_cast<int64_t>(i) / s % c == c - 1 ? Number() : weighted[i];
   });
   add(Slip::last_left_out, "the sum leaves out the last channel", weighted,
       product(y, sum_over(own, without)));

@@ -19,59 +19,72 @@
 namespace gradus::explain {
 namespace {
 
-struct Shifted {
-  bool known = false;  // the set is large and varied enough to tell
-  double rho = 0, s = 0;
-};
-
 struct SetValues {
-  Values d, xhat, ones;
-  double rstd = 0, m1 = 0, m2 = 0;
+  std::vector<size_t> at;  // its elements
+  Numbers d, xhat;
+  Number rstd, m1, m2;
+  Number taken;  // m1, but 0 in rms_norm
 };
 
-Shifted solve(const SetValues& set, const Values& claimed, bool with_mean) {
-  const Fit found = fit({&set.d, &set.ones, &set.xhat}, claimed);
-  if (found.factors.empty()) return {};
-  const double a = found.factors[0], b = found.factors[1], c = found.factors[2];
-  if (std::abs(c) < 1e-9 || a == 0) return {};
-  return {true, a, -(b + (with_mean ? a * set.m1 : 0.0)) / c};
-}
-
-// The largest error that remains with those statistics.
-double remaining(const SetValues& set, const Values& claimed, const Shifted& found,
-                 bool with_mean) {
-  const double k = found.rho / set.rstd;
-  const double m2 = k * (set.m2 - found.s * set.m1);
-  return largest_difference(claimed, each(claimed.size(), [&](size_t i) {
-                              const double mean = with_mean ? set.m1 : 0.0;
-                              return found.rho *
-                                     (set.d[i] - mean - k * (set.xhat[i] - found.s) * m2);
-                            }));
-}
-
-// The elements of each set, with what its claim says of its statistics.
-struct Sorted {
-  std::vector<SetValues> sets;
-  std::vector<Values> claims;
-};
-
-Sorted sorted_by_set(const Problem& p, const Statistics& own, const Values& claimed) {
-  const Values xhat = normalized(p, own);
-  Sorted sorted{std::vector<SetValues>(static_cast<size_t>(p.layout.sets)),
-                std::vector<Values>(static_cast<size_t>(p.layout.sets))};
-  const double m = static_cast<double>(p.layout.m);
-  for (size_t i = 0; i < claimed.size(); ++i) {
-    SetValues& set = sorted.sets[at(p.layout.set, i)];
-    const double d = p.dy[i] * p.gamma[i];
-    set.d.push_back(d);
+// The elements of each set.
+std::vector<SetValues> sorted_by_set(const Problem& p, const Statistics& own) {
+  const Numbers xhat = normalized(p, own), d = product(p.dy, p.gamma);
+  const Sets sets = sets_of(p.layout.set);
+  const Numbers m1 = mean_over(sets, d), m2 = mean_over(sets, product(d, xhat));
+  std::vector<SetValues> sorted(static_cast<size_t>(p.layout.sets));
+  for (size_t i = 0; i < d.size(); ++i) {
+    SetValues& set = sorted[at(p.layout.set, i)];
+    set.at.push_back(i);
+    set.d.push_back(d[i]);
     set.xhat.push_back(xhat[i]);
-    set.ones.push_back(1);
     set.rstd = own.rstd[i];
-    set.m1 += d / m;
-    set.m2 += d * xhat[i] / m;
-    sorted.claims[at(p.layout.set, i)].push_back(claimed[i]);
+    set.m1 = m1[i];
+    set.m2 = m2[i];
+    set.taken = p.setting.has_mean() ? m1[i] : Number();
   }
   return sorted;
+}
+
+struct Shifted {
+  bool known = false;  // the set is large and varied enough to tell
+  Number rho, s;
+};
+
+// dx of the set with those statistics.
+Numbers shifted_dx(const Problem& p, const SetValues& set, const Shifted& by) {
+  if (p.setting.is_evaluation())
+    return each(set.d.size(), [&](size_t i) { return by.rho * set.d[i]; });
+  const Number k = by.rho * pow(set.rstd, -1);
+  const Number m2 = k * (set.m2 - by.s * set.m1);
+  return each(set.d.size(), [&](size_t i) {
+    return by.rho * (set.d[i] - set.taken - k * (set.xhat[i] - by.s) * m2);
+  });
+}
+
+Shifted solve(const SetValues& set, const Claimed& claimed) {
+  const Values d = values_of(set.d), xhat = values_of(set.xhat), ones(d.size(), 1.0);
+  const auto part = [&](const Values& all) {
+    return each(set.at.size(), [&](size_t i) { return all[set.at[i]]; });
+  };
+  const Fit found = fit({&d, &ones, &xhat}, part(claimed.values()), part(claimed.weights()));
+  if (found.factors.empty()) return {};
+  const auto number = [&](size_t k) { return Number(found.factors[k], found.uncertain[k]); };
+  const Number a = number(0), b = number(1), c = number(2);
+  if (!(std::abs(c.value) > c.error) || !(a.value > a.error)) return {};
+  const Number s = -(b + a * set.taken) * pow(c, -1);
+  return {true, a, s};
+}
+
+// Whether the set's claim is what those statistics give; notes that in `dx`.
+bool explained(const Problem& p, const SetValues& set, const Claimed& claimed, const Shifted& by,
+               Numbers& dx) {
+  const Numbers part = shifted_dx(p, set, by);
+  bool all = true;
+  for (size_t i = 0; i < part.size(); ++i) {
+    dx[set.at[i]] = part[i];
+    all = all && claimed.agrees(part[i], set.at[i]);
+  }
+  return all;
 }
 
 std::string in_words(const Problem& p, double most_shift, double most_stretch) {
@@ -86,66 +99,95 @@ std::string in_words(const Problem& p, double most_shift, double most_stretch) {
   return text;
 }
 
-// Whether one eps in place of the setting's explains all sets: with eps' = 1/rho^2 - var of the set
-// of the least variance, which tells it best. A single variance would let any rstd pass for one.
-bool explain_by_eps(FoundStatistics& out, const Problem& p, const Sorted& sorted,
-                    const std::vector<Shifted>& found, double allowed) {
-  double least = INFINITY, most = 0, eps = 0;
-  for (size_t k = 0; k < found.size(); ++k) {
-    const double rstd = sorted.sets[k].rstd, var = 1 / (rstd * rstd) - p.setting.eps;
-    if (!found[k].known) continue;
-    most = std::max(most, var);
-    if (var >= least) continue;
-    least = var;
-    eps = 1 / (found[k].rho * found[k].rho) - var;
-  }
-  if (!(eps > 0) || most < 1.5 * least) return false;
-  Statistics with = out.statistics;
-  for (double& rstd : with.rstd) rstd = 1 / std::sqrt(1 / (rstd * rstd) - p.setting.eps + eps);
-  for (size_t k = 0; k < found.size(); ++k) {
-    const double rstd = sorted.sets[k].rstd;
-    const Shifted one{true, 1 / std::sqrt(1 / (rstd * rstd) - p.setting.eps + eps), 0};
-    if (!(remaining(sorted.sets[k], sorted.claims[k], one, p.setting.has_mean()) <= allowed))
-      return false;
-  }
-  out = {
-      Slip::other_eps,
-      fmt::format("another eps than {:.4g} was used in rstd, about {:.2g} (give yours with --eps)",
-                  p.setting.eps, eps),
-      with};
-  return true;
+// What eps could be by the set's claim: by its fit; by a plain factor f, where rstd is all that
+// shows of it; where eps is all that is left of dx, as in sets of two elements.
+std::vector<Number> possible_eps(const SetValues& set, const Claimed& claimed, const Values& right,
+                                 double eps) {
+  std::vector<Number> out;
+  const Number var = pow(set.rstd, -2) - eps;
+  if (const Shifted by = solve(set, claimed); by.known) out.push_back(pow(by.rho, -2) - var);
+  const Fit found = fit({&right}, claimed.values(), claimed.weights(), set.at);
+  if (found.factors.empty() || !(found.factors[0] > 0)) return out;
+  const Number factor(found.factors[0], found.uncertain[0]);
+  out.push_back(pow(factor * set.rstd, -2) - var);
+  out.push_back(factor * eps);
+  return out;
 }
 
 }  // namespace
 
-FoundStatistics explaining_statistics(const Problem& p, const Values& claimed, double allowed) {
+FoundStatistics explaining_statistics(const Problem& p, const Claimed& claimed,
+                                      const Numbers& right) {
   if (!p.setting.is_norm() || p.setting.is_evaluation() || p.layout.m < 3) return {};
   FoundStatistics out{.statistics = statistics_candidates(p)[0].statistics};
-  const Sorted sorted = sorted_by_set(p, out.statistics, claimed);
+  const std::vector<SetValues> sets = sorted_by_set(p, out.statistics);
   std::vector<Shifted> found;
   int64_t told = 0;
   double most_shift = 0, most_stretch = 0;
-  for (size_t k = 0; k < sorted.sets.size(); ++k) {
-    const SetValues& set = sorted.sets[k];
-    found.push_back(solve(set, sorted.claims[k], p.setting.has_mean()));
-    if (!found[k].known) continue;
-    // The fit's rounding errors are larger than those of the claim.
-    if (!(remaining(set, sorted.claims[k], found[k], p.setting.has_mean()) <= 10 * allowed))
-      return {};
+  Numbers dx = right;
+  for (const SetValues& set : sets) {
+    found.push_back(solve(set, claimed));
+    const Shifted& by = found.back();
+    if (!by.known) {  // then it must be right as it is
+      for (const size_t i : set.at)
+        if (!claimed.agrees(right[i], i)) return {};
+      continue;
+    }
+    if (!explained(p, set, claimed, by, dx)) return {};
     ++told;
-    most_shift = std::max(most_shift, std::abs(found[k].s / set.rstd));
-    most_stretch = std::max(most_stretch, std::abs(found[k].rho / set.rstd - 1));
+    most_shift = std::max(most_shift, std::abs(by.s.value / set.rstd.value));
+    most_stretch = std::max(most_stretch, std::abs(by.rho.value / set.rstd.value - 1));
   }
   if (told == 0 || 2 * told < p.layout.sets) return {};
-  if (explain_by_eps(out, p, sorted, found, allowed)) return out;
-  for (size_t i = 0; i < claimed.size(); ++i) {
+  for (size_t i = 0; i < p.x.size(); ++i) {
     const Shifted& set = found[at(p.layout.set, i)];
     if (!set.known) continue;
-    out.statistics.mu[i] += set.s / out.statistics.rstd[i];
+    out.statistics.mu[i] += set.s * pow(out.statistics.rstd[i], -1);
     out.statistics.rstd[i] = set.rho;
   }
   out.text = in_words(p, most_shift, most_stretch);
+  int64_t shifted = 0, stretched = 0;
+  for (size_t k = 0; k < sets.size(); ++k) {
+    const Number stretch = found[k].rho - sets[k].rstd;
+    if (found[k].known && std::abs(found[k].s.value) > found[k].s.error) shifted = 1;
+    if (found[k].known && std::abs(stretch.value) > stretch.error) stretched = 1;
+  }
+  out.bits = spare(claimed.bits_of_parts(dx, std::max<int64_t>(1, shifted + stretched)));
   return out;
+}
+
+FoundStatistics explaining_eps(const Problem& p, const Claimed& claimed, const Numbers& right) {
+  if (!p.setting.is_norm()) return {};
+  const Statistics own = statistics_candidates(p)[0].statistics;
+  std::vector<SetValues> sets = sorted_by_set(p, own);
+  const auto variance = [&](const Number& rstd) { return pow(rstd, -2) - p.setting.eps; };
+  std::ranges::sort(sets, {}, [&](const SetValues& set) { return -set.rstd.value; });
+  // The first that tells.
+  const Values column = values_of(right);
+  std::vector<Number> possible;
+  auto least = sets.begin();
+  for (; least != sets.end() && possible.empty(); ++least)
+    possible = possible_eps(*least, claimed, column, p.setting.eps);
+  if (possible.empty()) return {};
+  --least;
+  for (const Number& eps : possible) {
+    if (!(eps.value > 0)) continue;
+    const auto changed = [&](const Number& rstd) { return pow(variance(rstd) + eps, -0.5); };
+    Numbers dx = right;
+    const bool all = std::ranges::all_of(sets, [&](const SetValues& set) {
+      return explained(p, set, claimed, {true, changed(set.rstd), {}}, dx);
+    });
+    if (!all) continue;
+    // A single variance lets any rstd pass for that of an eps.
+    const bool told = variance(sets.back().rstd).value > 1.5 * variance(least->rstd).value;
+    FoundStatistics out{Slip::other_eps, {}, own, told ? spare(claimed.bits_of_parts(dx), 1) : 0};
+    out.text = fmt::format(
+        "another eps than {:.4g} was used in rstd, about {:.2g} (give yours with --eps)",
+        p.setting.eps, eps.value);
+    std::ranges::transform(own.rstd, out.statistics.rstd.begin(), changed);
+    return out;
+  }
+  return {};
 }
 
 }  // namespace gradus::explain

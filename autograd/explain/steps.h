@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "autograd/explain/derivation.h"
 #include "autograd/explain/library.h"
@@ -12,8 +13,8 @@ using Values = std::vector<double>;
 
 // A vector of one value per element i: f(i).
 template <class F>
-Values each(size_t count, F&& f) {
-  Values values(count);
+auto each(size_t count, F&& f) {
+  std::vector<std::decay_t<std::invoke_result_t<F&, size_t>>> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = f(i);
   return values;
 }

@@ -1,7 +1,9 @@
 // What can be said of a dx that no slip gives. In each set a right one is a·d + b + c·xhat with
 // a = rstd, b = -rstd·m1, c = -rstd·m2; which of the three are wrong shows where the right value of
 // one is taken away and the rest still is a sum of the other two.
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "autograd/explain/factors.h"
 #include "autograd/explain/fit.h"
@@ -15,7 +17,7 @@ struct Part {
   std::string letter;
   std::string times;  // "·d"
   std::string right;  // of the letter: "rstd"
-  Values column, right_part;
+  Numbers column, right_part;
 };
 
 using Members = std::vector<std::vector<size_t>>;
@@ -29,14 +31,13 @@ Members members_of(const Layout& layout) {
 std::vector<Part> parts_of(const Problem& p) {
   const Statistics s = statistics_candidates(p)[0].statistics;
   const Sets sets = sets_of(p.layout.set);
-  const Values d = each(p.x.size(), [&](size_t i) { return p.dy[i] * p.gamma[i]; });
-  const Values xhat = normalized(p, s), m1 = mean_over(sets, d);
-  const Values m2 = mean_over(sets, each(d.size(), [&](size_t i) { return d[i] * xhat[i]; }));
+  const Numbers d = product(p.dy, p.gamma), xhat = normalized(p, s);
+  const Numbers m1 = mean_over(sets, d), m2 = mean_over(sets, product(d, xhat));
   const bool mean = p.setting.has_mean() && !p.setting.is_evaluation();
   std::vector<Part> parts{
-      {"a", "·d", "rstd", d, each(d.size(), [&](size_t i) { return s.rstd[i] * d[i]; })},
-      {"b", "", mean ? "-rstd·m1" : "0", Values(d.size(), 1.0),
-       each(d.size(), [&](size_t i) { return mean ? -s.rstd[i] * m1[i] : 0.0; })}};
+      {"a", "·d", "rstd", d, product(s.rstd, d)},
+      {"b", "", mean ? "-rstd·m1" : "0", Numbers(d.size(), 1.0),
+       each(d.size(), [&](size_t i) { return mean ? -s.rstd[i] * m1[i] : Number(); })}};
   if (!p.setting.is_evaluation()) {
     parts.push_back({"c", "·xhat", "-rstd·m2", xhat,
                      each(d.size(), [&](size_t i) { return -s.rstd[i] * m2[i] * xhat[i]; })});
@@ -44,21 +45,53 @@ std::vector<Part> parts_of(const Problem& p) {
   return parts;
 }
 
-std::vector<const Values*> columns_of(const std::vector<Part>& parts,
-                                      std::string_view without = {}) {
-  std::vector<const Values*> columns;
-  for (const Part& part : parts)
-    if (part.letter != without) columns.push_back(&part.column);
-  return columns;
+// The parts but `right`, whose right value stands, as columns for a fit of the rest of the claim.
+struct Columns {
+  Columns(const std::vector<Part>& of, const Claimed& claimed, std::string_view right_part)
+      : parts(of), right(right_part), rest(claimed.values()) {
+    for (const Part& part : parts) {
+      if (part.letter != right) {
+        values.push_back(values_of(part.column));
+        continue;
+      }
+      for (size_t i = 0; i < rest.size(); ++i) rest[i] -= part.right_part[i].value;
+    }
+  }
+
+  const std::vector<Part>& parts;
+  std::string_view right;
+  Values rest;
+  std::vector<Values> values;
+};
+
+// The factors with which they fit the claim best in the elements `at` (empty: all); nothing where
+// they do not give it. Parts that a set cannot tell apart count as fitting.
+std::optional<Values> fitting(const Columns& columns, const Claimed& claimed,
+                              const std::vector<size_t>& at = {}) {
+  std::vector<const Values*> pointers;
+  for (const Values& column : columns.values) pointers.push_back(&column);
+  const Values factors = fit(pointers, columns.rest, claimed.weights(), at).factors;
+  if (factors.empty()) return at.empty() ? std::nullopt : std::optional(Values());
+  const size_t count = at.empty() ? columns.rest.size() : at.size();
+  for (size_t k = 0; k < count; ++k) {
+    const size_t i = at.empty() ? k : at[k];
+    Number sum;
+    size_t next = 0;
+    for (const Part& part : columns.parts) {
+      sum += part.letter == columns.right ? part.right_part[i] : factors[next++] * part.column[i];
+    }
+    if (!claimed.agrees(sum, i)) return std::nullopt;
+  }
+  return factors;
 }
 
-// In how many sets the values are a sum of the columns.
-int64_t spanned(const Members& members, const std::vector<const Values*>& columns,
-                const Values& values, double allowed) {
-  int64_t count = 0;
-  for (const std::vector<size_t>& set : members)
-    count += fit(columns, values, set).residual <= allowed;
-  return count;
+// In how many sets the claim is a sum of the parts, of which one is right.
+int64_t spanned(const Members& members, const std::vector<Part>& parts, const Claimed& claimed,
+                std::string_view right = {}) {
+  const Columns columns(parts, claimed, right);
+  return std::ranges::count_if(members, [&](const std::vector<size_t>& set) {
+    return fitting(columns, claimed, set).has_value();
+  });
 }
 
 // "a, b and c"
@@ -82,13 +115,20 @@ std::string sum_text(const std::vector<Part>& parts, const Values& factors = {})
   return text;
 }
 
+// Whether nothing of the part is seen.
+bool vanishes(double factor, const Part& part, const Claimed& claimed) {
+  for (size_t i = 0; i < part.column.size(); ++i)
+    if (std::abs(factor * part.column[i].value) * claimed.weights()[i] > 1) return false;
+  return true;
+}
+
 }  // namespace
 
-std::string unknown_text(const Problem& p, const Values& claimed, double allowed) {
+std::string unknown_text(const Problem& p, const Claimed& claimed) {
   if (!p.setting.is_norm() || p.layout.m <= 3) return "";
   const Members members = members_of(p.layout);
   std::vector<Part> parts = parts_of(p);
-  const int64_t fits = spanned(members, columns_of(parts), claimed, allowed);
+  const int64_t fits = spanned(members, parts, claimed);
   if (fits < p.layout.sets) {
     return concat("; in ", p.layout.sets - fits, " of ", p.layout.sets, " sets it is no sum ",
                   sum_text(parts), " with d = dy·gamma, whatever ",
@@ -96,23 +136,23 @@ std::string unknown_text(const Problem& p, const Values& claimed, double allowed
                   ": look for what mixes up elements, such as wrong indices");
   }
   const bool has_b = p.setting.has_mean() && !p.setting.is_evaluation();
-  if (!has_b && spanned(members, columns_of(parts, "b"), claimed, allowed) == p.layout.sets)
-    parts.erase(parts.begin() + 1);
+  if (!has_b) {
+    std::vector<Part> without = parts;
+    without.erase(without.begin() + 1);
+    if (spanned(members, without, claimed) == p.layout.sets) parts = without;
+  }
   std::vector<std::string> right;
   for (const Part& part : parts) right.push_back(concat(part.letter, " = ", part.right));
-  Fit all = fit(columns_of(parts), claimed);
-  if (!all.factors.empty() && all.residual <= allowed) {
+  if (std::optional<Values> all = fitting(Columns(parts, claimed, {}), claimed)) {
     for (size_t k = 0; k < parts.size(); ++k)
-      if (std::abs(all.factors[k]) * largest(parts[k].column) <= allowed) all.factors[k] = 0;
-    return concat("; your dx is ", sum_text(parts, all.factors),
+      if (vanishes((*all)[k], parts[k], claimed)) (*all)[k] = 0;
+    return concat("; your dx is ", sum_text(parts, *all),
                   p.layout.sets > 1 ? ", with the same numbers in all sets" : "", "; right is ",
                   sum_text(parts), " with ", listed(right), " of each set (d = dy·gamma)");
   }
   std::vector<std::string> wrong, look;
   for (const Part& part : parts) {
-    const Values rest =
-        each(claimed.size(), [&](size_t i) { return claimed[i] - part.right_part[i]; });
-    if (spanned(members, columns_of(parts, part.letter), rest, allowed) == p.layout.sets) continue;
+    if (spanned(members, parts, claimed, part.letter) == p.layout.sets) continue;
     wrong.push_back(part.letter);
     if (part.letter == "b") look.emplace_back(has_b ? "m1" : "a mean that is taken away");
     if (part.letter == "c") look.emplace_back("m2");

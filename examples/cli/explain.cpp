@@ -60,9 +60,11 @@ Inputs make_inputs(ExplainOptions& o) {
   if (!o.values.empty()) {
     const Arrays arrays = read_arrays(o.values, o.setting.layer);
     take_setting(arrays, o.given, o.setting);
+    if (arrays.contains("x")) explain::check_derivable(o.setting, arrays.at("x").shape());
     return explain::complete(o.setting, inputs_of(arrays, o.setting), o.seed);
   }
   const Shape shape = parse_shape(o.shape).value_or(explain::default_shape(o.setting));
+  explain::check_derivable(o.setting, shape);
   return explain::draw_inputs(o.setting, shape, o.seed);
 }
 
@@ -128,7 +130,7 @@ int run_check(ExplainOptions o) {
     const std::string_view indent = line.starts_with("  ") ? "  " : "";
     fmt::print("{}{}\n", indent, wrapped(line.substr(indent.size()), 78, "  "));
   }
-  if (diagnosis.right() && !diagnosis.has_power() && o.save.empty())
+  if (proposes && (diagnosis.right() || !diagnosis.is_named()) && o.save.empty())
     fmt::print("--save FILE writes one.\n");
   fmt::print("{}", written);
   finish_output();

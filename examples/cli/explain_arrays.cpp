@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/tolerance.h"
 #include "nn/io/npz.h"
 
 namespace gradus::cli {
@@ -145,7 +146,13 @@ explain::Claim claim_of(const Arrays& arrays) {
     const auto found = arrays.find(name);
     return found == arrays.end() ? Tensor() : found->second;
   };
-  return {find("dx"), find("dgamma"), find("dbeta")};
+  explain::Claim claim{find("dx"), find("dgamma"), find("dbeta")};
+  for (const char* name : {"x", "dy", "gamma"}) {
+    const Tensor input = find(name);
+    if (input.defined() && unit_roundoff(input.dtype()) > unit_roundoff(claim.inputs))
+      claim.inputs = input.dtype();
+  }
+  return claim;
 }
 
 void save_inputs(const std::string& path, const Setting& setting, const Inputs& inputs) {

@@ -144,7 +144,7 @@ json slips_of(const Derivation& derivation) {
   json slips = json::array();
   for (const explain::Candidate& candidate : zoo.dx) {
     if (!is_shown(candidate.slip)) continue;
-    Values error = explain::sum_of(candidate.terms);
+    Values error = explain::values_of(explain::sum_of(candidate.terms));
     double largest = 0;
     for (size_t i = 0; i < error.size(); ++i) {
       error[i] -= right[i];

@@ -77,10 +77,12 @@ target_sources(gradus PUBLIC
 
 # Headers of core/, autograd/ and nn/ that stay inside.
 set(GRADUS_PRIVATE_HEADERS
+  autograd/explain/claimed.h
   autograd/explain/factors.h
   autograd/explain/fit.h
   autograd/explain/judge.h
   autograd/explain/library.h
+  autograd/explain/rounding.h
   autograd/explain/slips.h
   autograd/explain/steps.h
   autograd/ops/class_labels.h
