@@ -173,6 +173,19 @@ TEST_P(LocalResponseNorm, AgreesWithPyTorch) {
   }
 }
 
+// Also where the denominator is 0 and other powers of it count as 0.
+TEST(LocalResponseNormCpu, BetaOfZeroIsTheIdentity) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const std::vector<double> values{0, 0, 0, 0, 3, -2}, upstream{1, 2, 3, 4, 5, 6};
+    const TensorOptions options{.dtype = DType::f64, .format = format};
+    const Tensor x = Tensor::from_vector(values, {1, 3, 1, 2}, options).set_requires_grad(true);
+    const Tensor y = local_response_norm(x, 3, 1.0, 0.0, 0.0);
+    EXPECT_EQ(y.to_vector<double>(), values);
+    y.backward(Tensor::from_vector(upstream, {1, 3, 1, 2}, options));
+    EXPECT_EQ(x.grad().to_vector<double>(), upstream);
+  }
+}
+
 TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
   for (const int64_t n : {1, 128, 256}) {
     for (const int64_t c : {1, 5, 16, 33, 47, 128, 70000}) {
