@@ -79,7 +79,7 @@ void read_patch(const ImageView<const T>& x, int64_t n, int64_t h, int64_t w, co
   const bool joined = patch.left == 0 && patch.columns == w;  // rows follow each other
   for (int64_t i = 0; i < patch.rows;) {
     const int64_t row = patch.top + i;
-    const int64_t rows = joined && row >= 0 ? std::min(patch.rows - i, h - row) : 1;
+    const int64_t rows = joined ? std::min(patch.rows - i, h - row) : 1;
     if (row < 0 || row >= h || begin == end) {
       std::fill(to, to + row_values, A(0));
       to += row_values;

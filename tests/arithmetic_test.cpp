@@ -238,6 +238,16 @@ TEST_P(Arithmetic, EmptyTensors) {
   EXPECT_EQ(row.grad().to_vector<double>(), (Values{0, 0, 0}));
 }
 
+// Of memory that is said to be on a GPU; nothing touches it.
+TEST(ArithmeticDevices, MustBeTheSame) {
+  float memory[2] = {};
+  const Tensor host = Tensor::ones({2}), other = Tensor::wrap(memory, {2}, {.device = kCuda});
+  EXPECT_ERROR(host + other, ErrorCode::invalid_argument,
+               "arithmetic: all tensors must be on one device, got f32[2]@cpu and f32[2]@cuda:0");
+  EXPECT_ERROR(Tensor(host).add_(other), ErrorCode::invalid_argument, "one device");
+  EXPECT_EQ(host.to_vector<double>(), (Values{1, 1}));
+}
+
 TEST_P(Arithmetic, RefusesMixedAndIntegerDtypes) {
   const Tensor a = Tensor::ones({2}, options(DType::f32)),
                b = Tensor::ones({2}, options(DType::f16));

@@ -74,8 +74,10 @@ TEST_P(ClipGradTest, SmallNormsAreLeftAlone) {
     EXPECT_EQ(clip_grad_norm_({a, b}, 6).item<double>(), 5);
     EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{3, 0}));
     EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{-4}));
+    const uint64_t version = a.grad().storage()->version();
     EXPECT_EQ(clip_grad_norm_({a, b}, 4).item<double>(), 5);  // a little too long
     EXPECT_NEAR(a.grad().to_vector<double>()[0], 2.4, 0.01);
+    EXPECT_EQ(a.grad().storage()->version(), version + 1);
     EXPECT_NEAR(clip_grad_norm_({a, b}, 1).item<double>(), 4, 0.02);
     EXPECT_NEAR(a.grad().to_vector<double>()[0], 0.6, 0.01);
   }

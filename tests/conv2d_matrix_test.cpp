@@ -127,7 +127,7 @@ TEST_P(Conv2dMatrix, OfManyChannels) {
 // In dx each phase of the stride has taps of its own, here one or none, and rows of its own length.
 TEST(Conv2dStrides, OfTheAxesMayDiffer) {
   for (const auto& [r, s] : {Kernel{1, 1}, {2, 2}, {1, 3}, {3, 1}}) {
-    for (const auto& [down, right] : {Kernel{1, 2}, {2, 1}, {1, 3}, {3, 2}}) {
+    for (const auto& [down, right] : {Kernel{1, 2}, {2, 1}, {1, 3}, {3, 2}, {9, 12}}) {
       for (const int64_t side : {6, 17}) {  // a task of one row, and of several
         const Problem problem{{2, 4, side, side + 2},
                               {20, 4, r, s},

@@ -5,6 +5,7 @@
 #include "autograd/autocast.h"
 #include "autograd/grad_mode.h"
 #include "autograd/ops/sum.h"
+#include "core/ops/matmul.h"
 #include "core/trace.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
@@ -138,6 +139,20 @@ TEST(Linear, EveryMaskOfWantedGradients) {
 }
 
 // Half operands, but parameter gradients in f32 that never pass through half.
+TEST(Matrices, AreToldByTheirStrides) {
+  const Tensor x = Tensor::ones({4, 6});
+  const auto is_matrix_of = [&](const Shape& shape, const Strides& strides) {
+    return is_matrix(x.as_strided(shape, strides, 0).raw());
+  };
+  EXPECT_TRUE(is_matrix_of({4, 6}, {6, 1}));
+  EXPECT_TRUE(is_matrix_of({6, 4}, {1, 6}));
+  EXPECT_TRUE(is_matrix_of({2, 3}, {12, 1})) << "rows apart";
+  EXPECT_TRUE(is_matrix_of({1, 3}, {0, 1})) << "one row";
+  EXPECT_FALSE(is_matrix_of({4, 3}, {6, 2})) << "columns apart";
+  EXPECT_FALSE(is_matrix_of({4, 3}, {0, 1})) << "one row for all";
+  EXPECT_FALSE(is_matrix_of({4, 3}, {2, 1})) << "rows that overlap";
+}
+
 TEST(Linear, GuardsOfThePrecisionNest) {
   EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
   {

@@ -56,8 +56,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   AxisSet summed{};
   const int lead = x.rank() - shape.rank();
   for (int axis = 0; axis < x.rank(); ++axis) {
-    summed[static_cast<size_t>(axis)] =
-        axis < lead || (shape[axis - lead] == 1 && x.size(axis) != 1);
+    summed[static_cast<size_t>(axis)] = axis < lead || shape[axis - lead] == 1;
   }
   return scaled_sum("sum_to", x, summed, true, false).reshape(shape);
 }
