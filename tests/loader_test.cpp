@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/random.h"
@@ -203,6 +204,8 @@ TEST(Loader, Errors) {
   set.std[0] = 0;
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "std must be positive");
   set = make_set(5);
+  set.mean[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "data_loader: mean must be finite");
   set.mean.clear();
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "mean and a std");
   DataLoader loader(make_set(5), {.batch_size = 2});

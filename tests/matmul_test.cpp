@@ -153,6 +153,31 @@ TEST(Matrices, AreToldByTheirStrides) {
   EXPECT_FALSE(is_matrix_of({4, 3}, {2, 1})) << "rows that overlap";
 }
 
+TEST(Linear, WhatNoGradientNeedsIsNotSaved) {
+  const Tensor x = leaf({1, 2}, {1, 2}).detach(), w = leaf({3, 4}, {1, 2});
+  const Tensor y = linear(x, w), z = matmul(x, w.transpose(0, 1));
+  w.detach().fill_(5);
+  y.backward();
+  z.backward();
+  EXPECT_EQ(values_of(w.grad()), (std::vector<double>{2, 4}));
+}
+
+// Sums that lie in the middle between two numbers of the dtype, in vectors and in what is left.
+TEST(Matrices, SixteenBitResultsAreRoundedOnceAndToEven) {
+  for (const auto& [dtype, step] : {std::pair{DType::bf16, 0x1p-7}, {DType::f16, 0x1p-10}}) {
+    const Tensor a = Tensor::from_vector<double>({1, step, step / 2}, {1, 3}).to(dtype);
+    std::vector<double> b(3 * 41, 1), want(41, 1 + 2 * step);
+    for (size_t j = 0; j < 41; j += 2) b[41 + j] = 0, want[j] = 1;  // 1 + step/2 goes down
+    b[2 * 41 + 7] = NAN, want[7] = NAN;
+    const Tensor y = matmul(a, Tensor::from_vector(b, {3, 41}).to(dtype));
+    const std::vector<double> got = values_of(y);
+    for (size_t j = 0; j < 41; ++j) {
+      EXPECT_TRUE(got[j] == want[j] || (std::isnan(got[j]) && j == 7)) << to_string(dtype) << j;
+    }
+    EXPECT_TRUE(std::isnan(got[7])) << to_string(dtype);
+  }
+}
+
 TEST(Linear, GuardsOfThePrecisionNest) {
   EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
   {

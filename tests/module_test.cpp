@@ -14,6 +14,7 @@
 #include "nn/flatten.h"
 #include "nn/forward_observer.h"
 #include "nn/init.h"
+#include "nn/linear.h"
 #include "nn/match.h"
 #include "nn/max_pool2d.h"
 #include "nn/sequential.h"
@@ -158,6 +159,11 @@ TEST(Module, ToDtype) {
     EXPECT_TRUE(p.requires_grad() && p.is_leaf() && !p.grad().defined());
   }
   EXPECT_ERROR(net.to(DType::i32), kInvalid, "floating", "i32");
+  Linear layer(3, 2);
+  layer.to(DType::f16);
+  EXPECT_EQ(layer.weight.dtype(), DType::f16);
+  EXPECT_EQ(layer.bias.dtype(), DType::f32);
+  EXPECT_EQ(layer(Tensor::ones({4, 3}, {.dtype = DType::f16})).dtype(), DType::f16);
 }
 
 // What is there already stays the same tensor, so that an optimizer made before still trains it.
@@ -238,6 +244,24 @@ TEST(Module, ErrorsCarryThePath) {
                "batch_norm: expected 3 channels, got f32[2,4,2,2]@cpu");
   EXPECT_ERROR(Sequential(std::shared_ptr<Module>()), kInvalid, "null");
   EXPECT_ERROR(norm[2], kInvalid, "module 2 of 2");
+}
+
+// A text that names bytes is found by its beginning.
+TEST(Module, OutOfMemoryIsPassedOnAsItIs) {
+  struct Hungry final : Module {
+    std::string_view kind() const override { return "Hungry"; }
+    Tensor forward(const Tensor&) override {
+      fail(ErrorCode::out_of_memory, "out of memory", "asked for 1 byte");
+    }
+  };
+  Sequential net;
+  net.add(Hungry());
+  try {
+    net(Tensor::zeros({1}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "out of memory: asked for 1 byte");
+  }
 }
 
 TEST(Module, ConstructorErrors) {

@@ -1,6 +1,9 @@
 // What rounding must not do in the CPU's norms.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/group_norm.h"
 #include "autograd/ops/layer_norm.h"
@@ -53,6 +56,18 @@ TEST(NormRounding, ASetOfOneHasNoGradient) {
     EXPECT_EQ(row.grad().to_vector<double>(), std::vector<double>(3, 0.0)) << to_string(dtype);
     EXPECT_EQ(group.grad().to_vector<double>(), std::vector<double>(3, 0.0)) << to_string(dtype);
     EXPECT_EQ(gamma.grad().item<double>(), 0) << to_string(dtype);
+  }
+}
+
+// Rounding to 16 bits adds to the bits: of a NaN with all of them set it would make 0.
+TEST(NormRounding, ANaNOfAnyBitsStaysNaN) {
+  for (const uint32_t bits : {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7FC00000u}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const std::vector<float> gamma(41, std::bit_cast<float>(bits));
+      const Tensor x = Tensor::ones({2, 41}, {.dtype = dtype});
+      const Tensor y = layer_norm(x, {41}, Tensor::from_vector(gamma, {41}));
+      for (const double value : y.to_vector<double>()) ASSERT_TRUE(std::isnan(value)) << bits;
+    }
   }
 }
 

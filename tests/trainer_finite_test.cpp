@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/grad_mode.h"
+#include "nn/finite_check.h"
 #include "nn/forward_observer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/trainer_session.h"
@@ -37,6 +38,12 @@ TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
   run.trainer->synchronize();
   EXPECT_NE(run.hash(), failed);
   EXPECT_EQ(run.optimizer->steps(), 1);
+}
+
+TEST_P(TrainerFinite, AnInputThatIsNotFiniteIsNamed) {
+  Session run(GetParam());
+  const Tensor x = Tensor::full({2, 1, 8, 8}, NAN, {.device = GetParam()});
+  EXPECT_EQ(first_non_finite(run.net, x), "the input");
 }
 
 // The step that breaks the parameters is the last: no later loss shows it.

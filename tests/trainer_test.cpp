@@ -117,6 +117,32 @@ TEST_P(TrainerTest, StepsAreTakenInTrainingMode) {
   EXPECT_EQ(run.net.state_dict()[5].tensor.item<int64_t>(), 1);
 }
 
+// A rate of 1 without momentum shows the gradients.
+TEST_P(TrainerTest, GradientsAreClipped) {
+  const auto moved = [&](const TrainerOptions& options) {
+    Session run(GetParam());
+    run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{.lr = 1});
+    run.options = options;
+    std::vector<std::vector<double>> before;
+    for (const Tensor& p : run.net.parameters()) before.push_back(p.to_vector<double>());
+    run.start().step();
+    double largest = 0, squares = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const std::vector<double> after = run.net.parameters()[i].to_vector<double>();
+      for (size_t k = 0; k < after.size(); ++k) {
+        const double step = std::abs(after[k] - before[i][k]);
+        largest = std::max(largest, step);
+        squares += step * step;
+      }
+    }
+    return std::pair(largest, std::sqrt(squares));
+  };
+  const auto [free_value, free_norm] = moved({});
+  EXPECT_GT(free_value, 0.02);
+  EXPECT_NEAR(moved({.clip_value = 0.01}).first, 0.01, 1e-6);
+  EXPECT_NEAR(moved({.clip_norm = free_norm / 2}).second, free_norm / 2, 1e-3 * free_norm);
+}
+
 TEST_P(TrainerTest, SameSeedSameBits) {
   const auto hash_of = [&](uint64_t seed) {
     Session run(GetParam(), seed);

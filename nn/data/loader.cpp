@@ -25,6 +25,9 @@ void check_set(const ImageSet& set, const LoaderOptions& options) {
   check(std::ssize(set.mean) == set.c && std::ssize(set.std) == set.c, "data_loader",
         "expected a mean and a std for each of ", set.c, " channels, got ", set.mean.size(),
         " and ", set.std.size());
+  for (const float mean : set.mean) {
+    check(std::isfinite(mean), "data_loader", "mean must be finite, got ", mean);
+  }
   for (const float std : set.std) {
     check(std::isfinite(std) && std > 0, "data_loader", "std must be positive, got ", std);
   }
