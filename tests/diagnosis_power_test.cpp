@@ -130,6 +130,36 @@ TEST(DiagnosisPower, EachClaimIsJudgedByItself) {
   EXPECT_EQ(dx.findings[1].slip, Slip::none) << dx.text();
 }
 
+// Whatever dy is scaled by, in sets of two elements, where eps is all that is left of dx, and in
+// evaluation. Of a single variance it may as well be rstd.
+TEST(DiagnosisPower, AnotherEpsWhereverItShows) {
+  const Setting all[] = {{.layer = Layer::layer_norm},
+                         {.layer = Layer::rms_norm},
+                         {.layer = Layer::group_norm},
+                         {.layer = Layer::batch_norm, .training = false}};
+  for (const Setting& setting : all) {
+    for (const Shape& shape : {Shape{4, 6}, Shape{4, 2}}) {
+      for (const double up : {1e-20, 1.0, 1e15}) {
+        SCOPED_TRACE(concat(to_string(setting.layer), " ", shape, " ", up));
+        Inputs in = draw_inputs(setting, shape, 0);
+        in.dy = scaled(in.dy, up);
+        Setting other = setting;
+        other.eps = 0.02;
+        if (setting.layer == Layer::group_norm && shape[1] == 2) continue;  // m = 1: dx is 0
+        const Finding one = diagnose(setting, in, {.dx = library_claim(other, in).dx}).findings[0];
+        EXPECT_EQ(one.slip, Slip::other_eps) << one.text;
+        EXPECT_TRUE(contains(one.text, "about 0.02 ")) << one.text;
+      }
+    }
+  }
+  const Inputs row = draw_inputs(all[0], {1, 6}, 0);
+  Setting other = all[0];
+  other.eps = 0.02;
+  const Finding one = diagnose(all[0], row, {.dx = library_claim(other, row).dx}).findings[0];
+  EXPECT_NE(one.slip, Slip::other_eps) << one.text;
+  EXPECT_TRUE(has(one.also, Slip::other_eps)) << one.text;
+}
+
 TEST(DiagnosisPower, TwoSlipsAtOnce) {
   const Setting setting{.layer = Layer::layer_norm};
   const Inputs in = draw_inputs(setting, {4, 6}, 0);

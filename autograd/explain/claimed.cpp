@@ -24,7 +24,7 @@ int64_t ways_off(const std::vector<Values>& columns, const Values& off, const Va
     std::vector<const Values*> some;
     for (size_t k = 0; k < columns.size(); ++k)
       if ((chosen >> k & 1U) != 0) some.push_back(&columns[k]);
-    const Fit found = fit(some, off, weights, group, 0);
+    const Fit found = fit(some, off, weights, group);
     const bool gives = !found.factors.empty() && std::ranges::all_of(group, [&](size_t i) {
       double rest = off[i];
       for (size_t k = 0; k < some.size(); ++k) rest -= found.factors[k] * (*some[k])[i];

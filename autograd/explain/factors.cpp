@@ -99,7 +99,7 @@ class FactorReader {
           rest[i] -= terms_[t].values[i].value;
       }
     }
-    const Fit found = fit({&column}, rest, claimed_.weights());
+    const Fit found = fit_terms({&column}, rest, claimed_.weights());
     return found.factors.empty() || !is_plausible(found.factors[0]) ? 1 : found.factors[0];
   }
 
@@ -224,7 +224,7 @@ FactorSlip read_scale(const Problem& p, const Numbers& right, const Claimed& cla
   if (claimed.agrees(turned))
     return {Slip::wrong_sign, "the sign of it all is turned", spare(claimed.bits(turned))};
   const Values column = values_of(right);
-  const Fit found = fit({&column}, claimed.values(), claimed.weights());
+  const Fit found = fit_terms({&column}, claimed.values(), claimed.weights());
   if (found.factors.empty() || !is_plausible(found.factors[0])) return {};
   const double factor = found.factors[0];
   const Numbers multiple = scaled(factor);

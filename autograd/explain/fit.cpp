@@ -1,5 +1,6 @@
 #include "autograd/explain/fit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -36,16 +37,17 @@ Values solved(const std::vector<Values>& r, Values b) {
 
 }  // namespace
 
-// Gram-Schmidt, twice over, since once may leave a part of columns that are nearly parallel. In
-// units of the bounds, so that what is left of a column must be well above 1 to count.
+// Gram-Schmidt, twice over, since once may leave a part of columns that are nearly parallel.
 Fit fit(const std::vector<const Values*>& columns, const Values& target, const Values& weights,
-        const std::vector<size_t>& at, double apart) {
+        const std::vector<size_t>& at) {
+  constexpr double kIndependent = 1e-10;
   const size_t count = columns.size();
   std::vector<Values> q, r(count, Values(count));
   Values rest = picked(target, weights, at), solution(count);
   const double root = std::sqrt(static_cast<double>(rest.size()));
   for (size_t k = 0; k < count; ++k) {
     Values column = picked(*columns[k], weights, at);
+    const double whole = std::sqrt(dot(column, column));
     for (int pass = 0; pass < 2; ++pass) {
       for (size_t j = 0; j < k; ++j) {
         const double part = dot(q[j], column);
@@ -54,7 +56,7 @@ Fit fit(const std::vector<const Values*>& columns, const Values& target, const V
       }
     }
     r[k][k] = std::sqrt(dot(column, column));
-    if (!(r[k][k] > apart * root)) return {};
+    if (!(r[k][k] > kIndependent * whole)) return {};
     for (double& value : column) value /= r[k][k];
     q.push_back(column);
     solution[k] = dot(q[k], rest);
@@ -68,6 +70,13 @@ Fit fit(const std::vector<const Values*>& columns, const Values& target, const V
     for (size_t k = 0; k < count; ++k) result.uncertain[k] += std::abs(unit[k]);
   }
   return result;
+}
+
+Fit fit_terms(const std::vector<const Values*>& columns, const Values& target,
+              const Values& weights, const std::vector<size_t>& at) {
+  const Fit found = fit(columns, target, weights, at);
+  const auto told = [](double uncertain) { return uncertain < 0.25; };
+  return std::ranges::all_of(found.uncertain, told) ? found : Fit{};
 }
 
 }  // namespace gradus::explain

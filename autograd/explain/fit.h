@@ -7,15 +7,19 @@
 namespace gradus::explain {
 
 struct Fit {
-  std::vector<double> factors;    // of the columns; empty where they cannot be told apart
+  std::vector<double> factors;    // of the columns; empty where they are not independent
   std::vector<double> uncertain;  // how far off each may be for errors of the target within bounds
 };
 
 // target ≈ Σ factor·column over the elements `at` (empty: all of them). weights: 1/bound of the
-// target's error; elements of weight 0 say nothing. apart: by how many bounds columns must differ
-// to be told apart.
+// target's error; elements of weight 0 say nothing.
 Fit fit(const std::vector<const std::vector<double>*>& columns, const std::vector<double>& target,
-        const std::vector<double>& weights, const std::vector<std::size_t>& at = {},
-        double apart = 4);
+        const std::vector<double>& weights, const std::vector<std::size_t>& at = {});
+
+// The same of the terms of a formula, whose factors are near 1: none where the bounds let one of
+// them be off by a quarter.
+Fit fit_terms(const std::vector<const std::vector<double>*>& columns,
+              const std::vector<double>& target, const std::vector<double>& weights,
+              const std::vector<std::size_t>& at = {});
 
 }  // namespace gradus::explain

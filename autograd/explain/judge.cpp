@@ -83,7 +83,7 @@ Values fitted(const std::vector<Term>& terms, const Claimed& claimed) {
   const std::vector<Values> columns = columns_of(terms);
   std::vector<const Values*> pointers;
   for (const Values& column : columns) pointers.push_back(&column);
-  return fit(pointers, claimed.values(), claimed.weights()).factors;
+  return fit_terms(pointers, claimed.values(), claimed.weights()).factors;
 }
 
 bool is_near_one(double factor) { return std::abs(factor - 1) < 0.05; }
@@ -179,6 +179,7 @@ void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate
       verdict.offer(statistics.slip, statistics.text, statistics.bits, true);
     if (!verdict.named()) statistics = {};
     if (!eps.text.empty() && verdict.named()) verdict.offer_beside(eps.slip, eps.text);
+    if (!eps.text.empty()) verdict.offer(eps.slip, eps.text, eps.bits, true);
   }
   if (!verdict.named() && slip.slip == Slip::wrong_coefficients)
     verdict.offer(slip.slip, slip.text, slip.bits, true);

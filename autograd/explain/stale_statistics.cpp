@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "autograd/explain/factors.h"
 #include "autograd/explain/fit.h"
@@ -99,18 +100,38 @@ std::string in_words(const Problem& p, double most_shift, double most_stretch) {
   return text;
 }
 
+// The factor of d in a set's claim, if its projection is all that is beside it.
+std::optional<Number> factor_of_d(const SetValues& set, const Claimed& claimed) {
+  const Values d = values_of(set.d), xhat = values_of(set.xhat);
+  const auto part = [&](const Values& all) {
+    return each(set.at.size(), [&](size_t i) { return all[set.at[i]]; });
+  };
+  const Fit found = fit({&d, &xhat}, part(claimed.values()), part(claimed.weights()));
+  if (found.factors.empty() || !(found.factors[0] > found.uncertain[0])) return {};
+  return Number(found.factors[0], found.uncertain[0]);
+}
+
 // What eps could be by the set's claim: by its fit; by a plain factor f, where rstd is all that
-// shows of it; where eps is all that is left of dx, as in sets of two elements.
-std::vector<Number> possible_eps(const SetValues& set, const Claimed& claimed, const Values& right,
-                                 double eps) {
+// shows of it; where eps is all that is left of dx, as in sets of two elements: dx = d·eps·rstd^3.
+std::vector<Number> possible_eps(const Problem& p, const SetValues& set, const Claimed& claimed,
+                                 const Values& right) {
   std::vector<Number> out;
+  const double eps = p.setting.eps;
   const Number var = pow(set.rstd, -2) - eps;
   if (const Shifted by = solve(set, claimed); by.known) out.push_back(pow(by.rho, -2) - var);
-  const Fit found = fit({&right}, claimed.values(), claimed.weights(), set.at);
+  if (const auto rho = factor_of_d(set, claimed); rho && !p.setting.has_mean())
+    out.push_back(pow(*rho, -2) - var);
+  const Fit found = fit_terms({&right}, claimed.values(), claimed.weights(), set.at);
   if (found.factors.empty() || !(found.factors[0] > 0)) return out;
-  const Number factor(found.factors[0], found.uncertain[0]);
+  // The right gradient is as uncertain as the claim.
+  const Number factor(found.factors[0], found.uncertain[0] * (1 + found.factors[0]));
   out.push_back(pow(factor * set.rstd, -2) - var);
-  out.push_back(factor * eps);
+  constexpr int kSteps = 60;
+  Number left = factor * eps;
+  for (int k = 0; k < kSteps; ++k)
+    left = {factor.value * eps * std::pow((var.value + left.value) / (var.value + eps), 1.5),
+            left.error};
+  out.push_back(left);
   return out;
 }
 
@@ -167,19 +188,27 @@ FoundStatistics explaining_eps(const Problem& p, const Claimed& claimed, const N
   std::vector<Number> possible;
   auto least = sets.begin();
   for (; least != sets.end() && possible.empty(); ++least)
-    possible = possible_eps(*least, claimed, column, p.setting.eps);
+    possible = possible_eps(p, *least, claimed, column);
   if (possible.empty()) return {};
   --least;
+  // What is left of dx tells it best where the variance is large beside it.
+  const std::vector<Number> more = possible_eps(p, sets.back(), claimed, column);
+  possible.insert(possible.end(), more.begin(), more.end());
   for (const Number& eps : possible) {
-    if (!(eps.value > 0)) continue;
+    if (!(eps.value > 0) || !std::isfinite(eps.value)) continue;
     const auto changed = [&](const Number& rstd) { return pow(variance(rstd) + eps, -0.5); };
     Numbers dx = right;
     const bool all = std::ranges::all_of(sets, [&](const SetValues& set) {
       return explained(p, set, claimed, {true, changed(set.rstd), {}}, dx);
     });
     if (!all) continue;
-    // A single variance lets any rstd pass for that of an eps.
-    const bool told = variance(sets.back().rstd).value > 1.5 * variance(least->rstd).value;
+    // Where one factor for all rstd does as well, as of a single variance, nothing says that it is
+    // eps.
+    const Number factor = changed(least->rstd) * pow(least->rstd, -1);
+    Numbers scratch = right;
+    const bool told = !std::ranges::all_of(sets, [&](const SetValues& set) {
+      return explained(p, set, claimed, {true, factor * set.rstd, {}}, scratch);
+    });
     FoundStatistics out{Slip::other_eps, {}, own, told ? spare(claimed.bits_of_parts(dx), 1) : 0};
     out.text = fmt::format(
         "another eps than {:.4g} was used in rstd, about {:.2g} (give yours with --eps)",
