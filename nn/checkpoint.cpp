@@ -7,6 +7,7 @@ namespace gradus::nn {
 namespace {
 
 constexpr std::string_view kFormat = "gradus-resume";
+constexpr std::string_view kVersionWithoutChecksum = "1";
 
 void write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                    const std::map<std::string, std::string>& metadata) {
@@ -17,7 +18,7 @@ void write_tensors(const std::string& path, const std::vector<NamedTensor>& tens
     const Tensor& tensor = tensors[i].tensor;
     views.push_back({tensors[i].name, tensor.dtype(), tensor.shape(), bytes[i]});
   }
-  write_safetensors(path, views, metadata);
+  write_safetensors(path, views, metadata, true);
 }
 
 std::vector<NamedTensor> to_tensors(const SafeTensors& file) {
@@ -57,9 +58,14 @@ TrainerState load_resume(const std::string& path) {
     fail(ErrorCode::io, "load_resume", "'", path, "': expected a file of format ", kFormat,
          ", got '", format, "'");
   }
-  if (version != std::to_string(kResumeVersion)) {
-    fail(ErrorCode::io, "load_resume", "'", path, "': expected version ", kResumeVersion, ", got '",
+  const std::string newest = std::to_string(kResumeVersion);
+  if (version != newest && version != kVersionWithoutChecksum) {
+    fail(ErrorCode::io, "load_resume", "'", path, "': expected version ", newest, ", got '",
          version, "'");
+  }
+  if (version == newest && metadata(std::string(kChecksumKey)).empty()) {
+    fail(ErrorCode::io, "load_resume", "'", path, "': the file is damaged: it lacks ",
+         kChecksumKey);
   }
   return state;
 }

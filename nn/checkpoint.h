@@ -1,5 +1,6 @@
 // Weights and whole runs on disk. Both are safetensors files, written under a temporary name and
-// renamed, so that an interruption leaves the old file.
+// renamed, so that an interruption leaves the old file, and hold a checksum of all their bytes, so
+// that a damaged one is refused. Files without a checksum are read as they are.
 //
 //   nn::save_weights("net.safetensors", net);          // loads in PyTorch:
 //   # net.load_state_dict(safetensors.torch.load_file("net.safetensors"))
@@ -22,12 +23,12 @@ void save_weights(const std::string& path, Module& model);
 // file.
 LoadReport load_weights(const std::string& path, Module& model, bool strict = true);
 
-// The version that save_resume writes, and the only one that load_resume takes.
-inline constexpr int kResumeVersion = 1;
+// The version that save_resume writes. load_resume takes version 1 too, which had no checksum.
+inline constexpr int kResumeVersion = 2;
 
 // The state of a run, with metadata "format": "gradus-resume" and "version".
 void save_resume(const std::string& path, const TrainerState& state);
-// Throws io unless the file is a resume file of this version.
+// Throws io unless the file is a whole resume file of such a version.
 TrainerState load_resume(const std::string& path);
 
 }  // namespace gradus::nn

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "nn/io/safetensors.h"
 #include "nn/optim/sgd.h"
 #include "tests/support/expect_error.h"
@@ -85,6 +87,62 @@ TEST(Weights, DamagedFileIsRefusedAndChangesNothing) {
   EXPECT_EQ(parameter_hash(net), before);
 }
 
+// A flipped bit anywhere: the header's length, names and numbers, its padding, every tensor.
+TEST(Resume, AFlippedBitAnywhereIsNoticed) {
+  const TempDir dir;
+  Session run;
+  run.trainer.step();
+  save_resume(dir.path("run"), run.trainer.state());
+  const test::Bytes good = test::read_file(dir.path("run"));
+  const auto is_refused = [&](size_t at, int bit) {
+    test::Bytes bad = good;
+    bad[at] ^= static_cast<uint8_t>(1 << bit);
+    dir.file("bad", bad);
+    try {
+      load_resume(dir.path("bad"));
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::io;
+    }
+    return false;
+  };
+  uint64_t header = 0;
+  std::memcpy(&header, good.data(), sizeof header);
+  for (size_t at = 0; at < 8 + header; ++at) EXPECT_TRUE(is_refused(at, at % 8)) << at;
+  for (size_t at = 8 + header; at < good.size(); at += 7) EXPECT_TRUE(is_refused(at, at % 8)) << at;
+  EXPECT_TRUE(is_refused(good.size() - 1, 0));
+  EXPECT_NO_THROW(load_resume(dir.path("run")));
+}
+
+TEST(Weights, AFlippedBitOfTheDataIsNoticed) {
+  const TempDir dir;
+  Sequential net = toy_net();
+  save_weights(dir.path("w"), net);
+  test::Bytes bytes = test::read_file(dir.path("w"));
+  bytes.back() ^= 1;
+  EXPECT_ERROR(load_weights(dir.file("bad", bytes), net), ErrorCode::io,
+               "bad': the file is damaged: its checksum is ");
+}
+
+// As gradus wrote them before there was a checksum, and as others do.
+TEST(Weights, FilesWithoutAChecksumAreRead) {
+  const TempDir dir;
+  Session run;
+  TrainerState state = run.trainer.state();
+  save_resume(dir.path("run"), state);
+  const SafeTensors file = read_safetensors(dir.path("run"));
+  std::vector<SafeTensorView> views;
+  for (const SafeTensor& tensor : file.tensors)
+    views.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.bytes});
+  std::map<std::string, std::string> metadata = file.metadata;
+  metadata.erase("gradus.crc32");
+  metadata["version"] = "1";
+  write_safetensors(dir.path("old"), views, metadata);
+  EXPECT_NO_THROW(run.trainer.restore(load_resume(dir.path("old"))));
+  metadata["version"] = "2";
+  write_safetensors(dir.path("lacks"), views, metadata);
+  EXPECT_ERROR(load_resume(dir.path("lacks")), ErrorCode::io, "it lacks gradus.crc32");
+}
+
 class ResumeTest : public testing::TestWithParam<Device> {
  protected:
   void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
@@ -120,9 +178,9 @@ TEST(Resume, OtherFilesAndVersionsAreRefused) {
   save_weights(dir.path("weights"), run.net);
   EXPECT_ERROR(load_resume(dir.path("weights")), ErrorCode::io, "weights",
                "expected a file of format gradus-resume, got 'pt'");
-  write_safetensors(dir.path("newer"), {}, {{"format", "gradus-resume"}, {"version", "2"}});
+  write_safetensors(dir.path("newer"), {}, {{"format", "gradus-resume"}, {"version", "3"}});
   EXPECT_ERROR(load_resume(dir.path("newer")), ErrorCode::io, "newer",
-               "expected version 1, got '2'");
+               "expected version 2, got '3'");
   write_safetensors(dir.path("empty"), {}, {{"format", "gradus-resume"}, {"version", "1"}});
   EXPECT_ERROR(run.trainer.restore(load_resume(dir.path("empty"))), kInvalid,
                "resume: the state lacks 'clipping'");
@@ -149,7 +207,8 @@ TEST(Resume, FormatIsFrozen) {
                        "totals"}));
   const std::map<std::string, std::string> want{
       {"format", "gradus-resume"},
-      {"version", "1"},
+      {"version", "2"},
+      {"gradus.crc32", file.metadata.at("gradus.crc32")},
       {"epoch", "0"},
       {"samples", "8"},
       {"drawn", "8"},

@@ -15,6 +15,9 @@
 
 namespace gradus::nn {
 
+// In the metadata: the CRC-32 of all bytes of the file, as eight hex digits that count as zeros.
+inline constexpr std::string_view kChecksumKey = "gradus.crc32";
+
 struct SafeTensor {
   std::string name;
   DType dtype = DType::f32;
@@ -38,13 +41,16 @@ struct SafeTensorView {
 };
 
 // Throws io, naming the file and the tensor, unless header and data fit each other exactly: known
-// dtypes (F64 F32 F16 BF16 U8 I32 I64), at most 8 dimensions, every data byte in one tensor.
+// dtypes (F64 F32 F16 BF16 U8 I32 I64), at most 8 dimensions, every data byte in one tensor; or
+// where the metadata has a checksum that is not the file's.
 SafeTensors read_safetensors(const std::string& path);
 
 // Writes atomically. Wider dtypes come first, then by name, so that all data is aligned; the bytes
-// of the file depend on the contents alone. Throws invalid_argument for names that are not unique,
-// not UTF-8 or "__metadata__" and for bytes that do not fit the shape; io where writing fails.
+// of the file depend on the contents alone. With `checksum` the metadata gets the file's, under
+// kChecksumKey. Throws invalid_argument for names that are not unique, not UTF-8 or "__metadata__"
+// and for bytes that do not fit the shape; io where writing fails.
 void write_safetensors(const std::string& path, std::span<const SafeTensorView> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       bool checksum = false);
 
 }  // namespace gradus::nn

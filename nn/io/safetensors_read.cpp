@@ -8,6 +8,7 @@
 #include "nn/io/byte_count.h"
 #include "nn/io/input_file.h"
 #include "nn/io/safetensors.h"
+#include "nn/io/safetensors_checksum.h"
 #include "nn/io/safetensors_dtype.h"
 
 namespace gradus::nn {
@@ -196,11 +197,19 @@ SafeTensors read_safetensors(const std::string& path) {
     }
   }
   check_coverage(file, entries, data_bytes);
+  Checksum checksum;
+  checksum.add_header(text);
   for (Entry& entry : entries) {
     auto& bytes = entry.tensor.bytes;
     bytes.resize(entry.end - entry.begin);
     file.read_exactly(std::span(bytes));
+    checksum.add(bytes);
     result.tensors.push_back(std::move(entry.tensor));
+  }
+  if (const auto noted = result.metadata.find(std::string(kChecksumKey));
+      noted != result.metadata.end()) {
+    file.require(noted->second == checksum.digits(), "the file is damaged: its checksum is ",
+                 checksum.digits(), ", and ", shown(noted->second), " was written");
   }
   return result;
 }

@@ -6,6 +6,7 @@
 #include "nn/io/atomic_file.h"
 #include "nn/io/byte_count.h"
 #include "nn/io/safetensors.h"
+#include "nn/io/safetensors_checksum.h"
 #include "nn/io/safetensors_dtype.h"
 
 namespace gradus::nn {
@@ -77,13 +78,24 @@ std::string header_text(const std::vector<const SafeTensorView*>& tensors,
   return text;
 }
 
+std::string checked_header(const std::vector<const SafeTensorView*>& tensors,
+                           std::map<std::string, std::string> metadata) {
+  metadata[std::string(kChecksumKey)] = kNoDigits;
+  std::string header = header_text(tensors, metadata);
+  Checksum checksum;
+  checksum.add_header(header);
+  for (const SafeTensorView* tensor : tensors) checksum.add(tensor->bytes);
+  return header.replace(find_digits(header), kNoDigits.size(), checksum.digits());
+}
+
 }  // namespace
 
 void write_safetensors(const std::string& path, std::span<const SafeTensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, bool checksum) {
   check_tensors(tensors);
   const auto order = in_file_order(tensors);
-  const std::string header = header_text(order, metadata);
+  const std::string header =
+      checksum ? checked_header(order, metadata) : header_text(order, metadata);
   const uint64_t length = header.size();
   static_assert(sizeof length == kLengthBytes);
   AtomicFile file(std::string(kOp), path);

@@ -107,6 +107,7 @@ set(GRADUS_PRIVATE_HEADERS
   nn/io/fingerprint.h
   nn/io/input_file.h
   nn/io/npy_bytes.h
+  nn/io/safetensors_checksum.h
   nn/io/safetensors_dtype.h
   nn/io/tensor_bytes.h
   nn/match.h
