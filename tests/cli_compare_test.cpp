@@ -126,13 +126,78 @@ TEST_F(CompareCli, LockStepTraining) {
   expect_text(parted, 1, "parted at step 1, layer 0 Conv2d, forward: y");
 }
 
+// Of each function, with one, two and many values in a set: what cancels whatever the values are,
+// and what has no value at all.
+TEST_F(CompareCli, EveryShapeIsWithinItsTolerance) {
+  const auto is_right = [&](const std::string& shape, const std::string& seed) {
+    const ProcessResult result = compare(
+        {"--shape", shape, "--seed", seed, "--repeats", "0", "--dtype", "f32,bf16,f16,f64"});
+    EXPECT_EQ(result.status, 0) << shape << ", seed " << seed << ": " << result.out << result.err;
+  };
+  for (const char* seed : {"0", "1"}) {
+    for (const char* shape :
+         {"1", "2", "1000", "1,1", "2,1", "2,3", "8,16", "255,2", "1,1,1", "2,4,1", "2,3,5",
+          "1,1,1,1", "2,4,1,1", "1,4,2,2", "1,64,1,1", "2,12,5,3", "1,1,1,1,1", "2,4,1,1,1"})
+      is_right(shape, seed);
+  }
+}
+
+// Times need a case of any size; nothing else keeps one.
+TEST_F(CompareCli, EachLayerTakesSizesOfItsOwn) {
+  for (const auto& [layer, shape] : {std::pair("layer_norm", "3,100"),
+                                     {"rms_norm", "2,3,4,5,6"},
+                                     {"linear", "7,31"},
+                                     {"conv2d", "2,13,9,9"},
+                                     {"add", "2,3,4,5"},
+                                     {"cross_entropy", "9,23"}}) {
+    expect_text(compare({"--layer", layer, "--shape", shape, "--repeats", "0"}), 0,
+                "all 2 cases are within");
+  }
+}
+
+TEST_F(CompareCli, ATrainingThatDiverges) {
+  const ProcessResult result =
+      compare({"--train", "--model", "lenet", "--steps", "20", "--batch-size", "4", "--data",
+               "data", "--lr", "1e30", "--json", "report.json"});
+  expect_text(result, 1, "\ndiverged at step 1 of 20: 0 in step before it\n");
+  EXPECT_NE(result.out.find(
+                "The training has diverged at step 1: 0.weight of optimizer sgd (forward) has "),
+            std::string::npos)
+      << result.out;
+  EXPECT_FALSE(report()["ok"]);
+  EXPECT_TRUE(report()["train"]["parted"].is_null());
+  EXPECT_EQ(report()["train"]["steps_done"], 0);
+}
+
+TEST_F(CompareCli, OptionsThatWouldDoNothingAreRefused) {
+  const std::pair<Arguments, const char*> wrong[] = {
+      {{"--steps", "3"}, "--steps: is for --train"},
+      {{"--lr", "0.1"}, "--lr: is for --train"},
+      {{"--model", "lenet", "--optimizer", "adam"}, "--optimizer: is for --train"},
+      {{"--norm", "group"}, "--norm: is for --model and --train"},
+      {{"--layer", "relu", "--batch-size", "3"}, "--batch-size: is for --model"},
+      {{"--data", "data"}, "--data: is for --model"},
+      {{"--train", "--repeats", "3"}, "--repeats: lock-step training takes no times"},
+      {{"--train", "--layer", "relu"}, "--layer: "},
+      {{"--model", "run.resume", "--norm", "group"}, "--norm: the file 'run.resume' says its own"},
+      {{"--model", "lenet", "--shape", "2,1,28,28", "--data", "data"}, "--data: --shape says"},
+      {{"--json", "a", "--html", "a"}, "--html: 'a' is the file of --json"},
+      {{"--model", "run.resume", "--json", "data/../run.resume"}, "is the file of --model"},
+      {{"--json", ""}, "--json: expected the name of a file"}};
+  for (const auto& [arguments, text] : wrong) expect_failure(compare(arguments), 2, {text});
+}
+
 TEST_F(CompareCli, Refusals) {
   expect_failure(compare({"--layer", "nothing"}), 2, {"nothing"});
   expect_failure(compare({"--dtype", "f8"}), 2, {"f8"});
   expect_failure(compare({"--train", "--dtype", "bf16"}), 2, {"--dtype"});
   expect_failure(compare({"--model", "lenet", "--layer", "softmax"}), 2, {"--layer"});
   expect_failure(compare({"--tolerance", "-1"}), 2, {"--tolerance"});
-  expect_failure(compare({"--layer", "sum", "--json", "no/such/folder/x.json"}), 1, {"no/such"});
+  for (const char* option : {"--json", "--html"}) {
+    const ProcessResult result = compare({"--layer", "sum", option, "no/such/folder/x"});
+    expect_failure(result, 1, {option, "no/such"});
+    EXPECT_EQ(result.out, "") << "must be found before anything is compared";
+  }
 }
 
 TEST_F(CompareCli, TheExampleOfOnesOwnModel) {

@@ -83,7 +83,7 @@ TEST_F(CliExplain, WritesPages) {
   EXPECT_TRUE(contains(page({"explain", "group_norm", "--shape", "2,4,3", "--html", "a.html"}),
                        "group_norm"));
   EXPECT_TRUE(contains(page({"explain", "norms", "--html", "a.html"}), "rms_norm"));
-  expect_failure(gradus({"explain", "norms"}), 1, {"give --html FILE"});
+  expect_failure(gradus({"explain", "norms"}), 2, {"give --html FILE"});
 }
 
 // The page starts with the tensor of the text, with and without the page.
@@ -328,6 +328,45 @@ TEST_F(CliExplain, SeedsDrawTheSameAgain) {
   EXPECT_NE(run("3"), run("4"));
 }
 
+TEST_F(CliExplain, OptionsOfOtherLayersAreRefused) {
+  const auto refused = [&](const char* layer, const Arguments& more) {
+    Arguments command{"explain", layer};
+    command.insert(command.end(), more.begin(), more.end());
+    const ProcessResult result = gradus(command);
+    expect_failure(result, 2, {more[0], layer == std::string("norms") ? "for one layer" : layer});
+    EXPECT_EQ(result.out, "");
+  };
+  refused("batch_norm", {"--groups", "2"});
+  refused("batch_norm", {"--axes", "1"});
+  refused("softmax2d", {"--eps", "1"});
+  refused("rms_norm", {"--eval"});
+  for (const char* option : {"--size", "--alpha", "--beta", "--k"})
+    refused("layer_norm", {option, "1"});
+  for (const char* option : {"--shape", "--eps", "--json", "--save"})
+    refused("norms", {option, option == std::string("--shape") ? "2,3" : "1", "--html", "a.html"});
+  EXPECT_FALSE(std::filesystem::exists(dir_.path("a.html")));
+  EXPECT_EQ(gradus({"explain", "LocalResponseNorm", "--size", "3", "--k", "2"}).status, 0);
+}
+
+TEST_F(CliExplain, FilesAreNotWrittenOver) {
+  expect_failure(gradus({"explain", "rms_norm", "--json", "a", "--html", "./a"}), 2,
+                 {"--json", "the file of --html"});
+  expect_failure(gradus({"explain", "rms_norm", "--save", "a.npz", "--markdown", "a.npz"}), 2,
+                 {"--markdown", "the file of --save"});
+  EXPECT_FALSE(std::filesystem::exists(dir_.path("a")));
+  ASSERT_EQ(gradus({"explain", "rms_norm", "--save", "in.npz"}).status, 0);
+  const Bytes before = read_file(dir_.path("in.npz"));
+  for (const char* option : {"--values", "--check"}) {
+    expect_failure(gradus({"explain", "rms_norm", option, "in.npz", "--save", "in.npz"}), 2,
+                   {"--save", std::string("the file of ") + option});
+  }
+  expect_failure(gradus({"explain", "rms_norm", "--values", "x=in.npy", "--json", "in.npy"}), 2,
+                 {"--json", "the file of --values"});
+  EXPECT_EQ(read_file(dir_.path("in.npz")), before);
+  for (const char* option : {"--save", "--json", "--html", "--markdown", "--values", "--check"})
+    expect_failure(gradus({"explain", "rms_norm", option, ""}), 2, {option, "name of a file"});
+}
+
 TEST_F(CliExplain, WrongUsage) {
   expect_failure(gradus({"explain"}), 2, {"NAME is required"});
   expect_failure(gradus({"explain", "batch"}), 2, {"batch", "group_norm"});
@@ -335,7 +374,11 @@ TEST_F(CliExplain, WrongUsage) {
   for (const char* shape : {"4", "2,0", "2,", "2;3", "2,3,", "1,1,1,1,1,1,1,1,1", "2,-3", ""})
     expect_failure(gradus({"explain", "batch_norm", "--shape", shape}), 2, {"--shape"});
   EXPECT_EQ(gradus({"explain", "--shape", "2,3", "batch_norm"}).status, 0);
-  expect_failure(gradus({"explain", "batch_norm", "--eps", "-1"}), 2, {"--eps"});
+  for (const char* eps : {"-1", "nan", "inf", "x"})
+    expect_failure(gradus({"explain", "batch_norm", "--eps", eps}), 2, {"--eps", eps, "finite"});
+  expect_failure(gradus({"explain", "batch_norm", "--shape", "1000,1000"}), 1,
+                 {"up to 8192 elements", "[1000,1000]"});
+  expect_failure(gradus({"explain", "rms_norm", "--check", "x.npz", "--seed", "1"}), 2, {"--seed"});
   expect_failure(gradus({"explain", "batch_norm", "--shape", "1,3"}), 1,
                  {"training needs more than one value per channel"});
   expect_failure(gradus({"explain", "group_norm", "--shape", "2,3", "--groups", "2"}), 1,

@@ -61,7 +61,7 @@ TEST_F(CliCommands, OutputFilesMustDifferAndHaveNames) {
 }
 
 TEST_F(CliCommands, OutputThatCannotBeWrittenIsAFailure) {
-  for (const char* command : {"info", "info --json",
+  for (const char* command : {"info", "info --json", "--help", "train --help", "--version",
                               "bench step --device cpu --model lenet "
                               "--batch-size 1 --repeats 1"}) {
     expect_failure(shell(std::string("$GRADUS ") + command + " >/dev/full"), 1,
@@ -158,6 +158,32 @@ TEST_F(CliCommands, BenchConvOfNchw) {
     const double us = row.at(direction).at("us"), more = row.at(direction).at("beyond_nhwc_us");
     EXPECT_LT(more, us) << direction;  // the other took some time, too
     EXPECT_FALSE(row.at(direction).contains("layout_bytes")) << direction;
+  }
+}
+
+TEST_F(CliCommands, NothingToMeasure) {
+  expect_failure(gradus({"bench", "layers", "--layer", "sum", "--case", "zzz"}), 2,
+                 {"--case", "no case has 'zzz' in its name"});
+  expect_failure(gradus({"bench", "conv", "--shape", "zzz"}), 2, {"--shape", "'zzz'"});
+  for (const char* command : {"layers", "conv"}) {
+    const ProcessResult result = gradus({"bench", command, "--json", "no/such/folder"});
+    expect_failure(result, 1, {"--json", "'no/such/folder'", "cannot be created"});
+    EXPECT_EQ(result.out, "") << "must be found before anything is measured";
+  }
+  expect_failure(gradus({"bench", "conv", "--device", "cpu", "--dtype", "tf32"}), 1,
+                 {"tf32 needs a GPU"});
+}
+
+TEST_F(CliCommands, HelpFitsATerminal) {
+  for (const Arguments& command :
+       {Arguments{}, {"train"}, {"compare"}, {"explain"}, {"bench"}, {"bench", "layers"}}) {
+    Arguments arguments = command;
+    arguments.push_back("--help");
+    std::istringstream lines(gradus(arguments).out);
+    for (std::string line; std::getline(lines, line);) {
+      const bool is_name = line.find("  ", 2) == std::string::npos;  // and the values it takes
+      EXPECT_TRUE(is_name || line.size() <= 80) << line;
+    }
   }
 }
 

@@ -59,6 +59,40 @@ TEST(ComparePage, ShowsLockStepTrainingSlow) {
   }
 }
 
+TEST(ComparePage, TellsATrainingThatDivergedSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  json report = golden();
+  report["rows"] = json::array();
+  report["train"]["parted"] = nullptr;
+  const LoadedPage page = Browser().load(cli::compare_page(report));
+  expect_loaded(page);
+  EXPECT_NE(page.dom.find("bad\">✗ the training diverged</p>"), std::string::npos);
+  EXPECT_NE(page.dom.find("<p class=\"bad\">The training diverged after them"), std::string::npos);
+}
+
+// What is there for its times only is in the charts, not in the table.
+TEST(ComparePage, RowsWithoutAVerdictAreNotCountedSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  json report = of_layers(true);
+  for (json& row : report["rows"]) row["times"] = json::array();
+  json timed = golden()["rows"][0];
+  timed["values"] = json::array();
+  timed["case"] = "a large case";
+  report["rows"].push_back(timed);
+  const LoadedPage page = Browser().load(cli::compare_page(report));
+  expect_loaded(page);
+  EXPECT_EQ(order_of(page), "2,0,1,3");
+  EXPECT_NE(page.dom.find(">4 rows<"), std::string::npos);
+  EXPECT_NE(page.dom.find("a large case"), std::string::npos);
+  EXPECT_EQ(page.dom.find("data-sort=\"forward-cpu\""), std::string::npos);
+  const LoadedPage details = Browser().load(cli::compare_page(report), "row=4");
+  expect_loaded(details);
+  EXPECT_NE(between(details.dom, "<section class=\"details\"", "</section>")
+                .value_or("")
+                .find("a large case"),
+            std::string::npos);
+}
+
 TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const std::string html = cli::compare_page(of_layers(true));

@@ -108,6 +108,16 @@ TEST(Compare, BuffersAreCompared) {
   EXPECT_EQ(value_of(row_at(report, "0"), "running_var").direction, CompareDirection::forward);
 }
 
+// The terms of dx cancel to eps·rstd² of their size.
+TEST(Compare, NormalizationOfTwoValues) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    nn::Sequential net(nn::BatchNorm1d(16));
+    const CompareReport report = compare(net, {drawn_batch({2, 16}, 10, seed).x, {}},
+                                         quick({std::begin(kDTypes), std::end(kDTypes)}));
+    EXPECT_TRUE(report.ok()) << "seed " << seed << ": " << wrong_values(report);
+  }
+}
+
 TEST(Compare, FindsABackwardThatIsWrongEverywhere) {
   nn::Sequential net(nn::Conv2d(1, 4, 3), Doubled(1.99), nn::BatchNorm2d(4));
   const CompareReport report = compare(net, {drawn_batch({2, 1, 6, 6}).x, {}}, quick());

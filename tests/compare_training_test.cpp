@@ -102,6 +102,28 @@ TEST(CompareTraining, StopsAtStepLayerAndDirection) {
   EXPECT_FALSE(report.ok());
 }
 
+// Values that are infinite or NaN on all sides say nothing of the layers: neither that they part
+// nor that they are in step.
+TEST(CompareTraining, ATrainingThatDivergesIsToldAsSuch) {
+  for (const double lr : {1e10, 1e30}) {
+    const MakeOptimizer make = [lr](nn::Module& net) {
+      return std::make_unique<nn::Sgd>(net.named_parameters(), nn::SgdOptions{.lr = lr});
+    };
+    const CompareReport report =
+        compare_training([] { return small_net(); }, make, batches(), {.steps = 20});
+    EXPECT_FALSE(report.train->parted) << report.train->parted->path;
+    ASSERT_TRUE(report.train->diverged) << lr;
+    EXPECT_GT(report.train->diverged->error.extreme, 0);
+    EXPECT_EQ(report.train->steps_done, report.train->diverged->step - 1);
+    EXPECT_FALSE(report.rows.empty());
+    EXPECT_FALSE(report.ok());
+    EXPECT_NE(report.missing.back().find("diverged at step "), std::string::npos);
+    for (const CompareRow& row : report.rows) EXPECT_TRUE(row.ok()) << row.path;
+    for (const CompareTraining::Layer& layer : report.train->layers)
+      EXPECT_LE(layer.of_allowed, 1) << layer.path;
+  }
+}
+
 TEST(CompareTraining, ForwardComesBeforeBackward) {
   const CompareReport report = compare_training([] { return small_net(test::Shifted(0.01, 5)); },
                                                 sgd(), batches(), {.steps = 2});

@@ -268,9 +268,12 @@ TEST(NormsInABrowser, SlidersReachEveryRowSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const std::string html = norms_page();
   expect_self_contained(html);
-  const LoadedPage page =
-      Browser().load(html, "groups=6&batch=2&layer=group_norm&cell=5&of=projection&theme=dark");
+  const LoadedPage page = Browser().load(
+      html, "groups=6&batch=2&layer=group_norm&cell=5&of=projection&theme=dark",
+      "document.body.dataset.tooWide = [...document.querySelectorAll('.norm-name h2')]"
+      ".filter((name) => name.scrollWidth > name.clientWidth).map((name) => name.textContent);");
   expect_loaded(page);
+  EXPECT_EQ(between(page.dom, "data-too-wide=\"", "\""), "");
   EXPECT_NE(page.dom.find("GroupNorm(6)"), std::string::npos);
   EXPECT_NE(page.dom.find("data-theme=\"dark\""), std::string::npos);
   expect_fits(Browser(500).load(html, "layer=rms_norm&cell=1"));

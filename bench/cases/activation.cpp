@@ -62,6 +62,8 @@ OpCase make_case(const Function& function, const Shape& shape, const std::string
   result.reduction = function.name.find("relu") == std::string::npos ? 1 : 0;
   result.pointwise = true;
   result.benchmark = benchmark;
+  result.of_shape = [=](const Shape& x) { return make_case(function, x, name, channels_last); };
+  result.any_rank = !channels_last;
   return result;
 }
 

@@ -51,15 +51,25 @@ OpCase make_case(const Operation& op, const Operands& operands) {
   const int64_t smallest = std::min(operands.a.numel(), operands.b.numel());
   result.reduction = smallest == 0 ? 1 : y.numel() / smallest;
   result.benchmark = operands.benchmark;
+  result.of_shape = [op, operands](const Shape& a) {
+    Operands other = operands;
+    other.a = a;
+    const int skipped = a.rank() - operands.b.rank();
+    for (int axis = std::max(0, -skipped); axis < operands.b.rank(); ++axis) {
+      if (operands.b[axis] == operands.a[skipped + axis]) other.b[axis] = a[skipped + axis];
+    }
+    return make_case(op, other);
+  };
+  result.any_rank = operands.b.rank() == 0;
   return result;
 }
 
 // y = scale x + shift.
-OpCase affine_case(const Shape& shape, double scale, double shift, std::string name) {
+OpCase affine_case(const Shape& shape, double scale, double shift, const std::string& name) {
   const ref::Array factor = ref::full({}, scale), term = ref::full({}, shift);
   OpCase result;
   result.function = "affine";
-  result.name = "affine_" + std::move(name);
+  result.name = "affine_" + name;
   result.inputs = {{.name = "x", .shape = shape}};
   result.forward = [=](std::span<const Tensor> in) { return affine(in[0], scale, shift); };
   result.reference = [=](std::span<const ref::Array> in) {
@@ -68,6 +78,8 @@ OpCase affine_case(const Shape& shape, double scale, double shift, std::string n
   result.reference_backward = [=](std::span<const ref::Array>, const ref::Array& dy) {
     return std::vector<ref::Array>{ref::mul(dy, factor)};
   };
+  result.of_shape = [=](const Shape& x) { return affine_case(x, scale, shift, name); };
+  result.any_rank = true;
   return result;
 }
 

@@ -36,6 +36,9 @@ OpCase strided(const std::string& name, const Shape& x, const AvgPool2dOptions& 
     return std::vector<ref::Array>{ref::avg_pool2d_backward(in[0].shape, reference, dy)};
   };
   result.reduction = options.kernel_size[0] * options.kernel_size[1];
+  result.of_shape = [=](const Shape& shape) {
+    return strided(name, shape, options, channels_last);
+  };
   return result;
 }
 
@@ -49,6 +52,7 @@ OpCase adaptive(const std::string& name, const Shape& x, Pair size, bool channel
     return std::vector<ref::Array>{ref::adaptive_avg_pool2d_backward(in[0].shape, dy)};
   };
   result.reduction = x[2] * x[3];
+  result.of_shape = [=](const Shape& shape) { return adaptive(name, shape, size, channels_last); };
   return result;
 }
 

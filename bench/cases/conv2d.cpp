@@ -62,6 +62,12 @@ OpCase make_case(const Conv& conv) {
   };
   result.reduction = longest_sum(conv);
   result.benchmark = conv.benchmark;
+  result.of_shape = [conv](const Shape& x) {
+    Conv other = conv;
+    other.x = x;
+    other.w[1] = std::max<int64_t>(1, x[1] / conv.options.groups);
+    return make_case(other);
+  };
   return result;
 }
 

@@ -42,6 +42,10 @@ OpCase dropout_case(std::string name, const Shape& shape, double p, bool channel
   result.reference_backward = [=](std::span<const ref::Array>, const ref::Array& dy) {
     return std::vector<ref::Array>{ref::dropout_backward(dy, keep_of(shape, p, format), p)};
   };
+  result.of_shape = [=, name = result.name](const Shape& x) {
+    return dropout_case(name, x, p, channels_last);
+  };
+  result.any_rank = !channels_last;
   return result;
 }
 

@@ -27,6 +27,11 @@ OpCase local_response_norm_case(const Variant& v) {
     return std::vector<ref::Array>{ref::local_response_norm_backward(in[0], v.options, dy)};
   };
   result.reduction = v.options.size;
+  result.of_shape = [v](const Shape& x) {
+    Variant other = v;
+    other.shape = x;
+    return local_response_norm_case(other);
+  };
   return result;
 }
 

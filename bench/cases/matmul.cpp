@@ -7,7 +7,7 @@
 namespace gradus {
 namespace {
 
-OpCase linear_case(std::string name, const Shape& x, int64_t out, bool bias = true) {
+OpCase linear_case(const std::string& name, const Shape& x, int64_t out, bool bias = true) {
   const int64_t in = x[x.rank() - 1], rows = x.numel() / in;
   OpCase result;
   result.function = "linear";
@@ -30,10 +30,12 @@ OpCase linear_case(std::string name, const Shape& x, int64_t out, bool bias = tr
     return grads;
   };
   result.reduction = std::max({in + 1, out, rows});
+  result.of_shape = [=](const Shape& other) { return linear_case(name, other, out, bias); };
+  result.any_rank = true;
   return result;
 }
 
-OpCase matmul_case(std::string name, const Shape& a, const Shape& b) {
+OpCase matmul_case(const std::string& name, const Shape& a, const Shape& b) {
   const int64_t m = a[a.rank() - 2], k = a[a.rank() - 1], n = b[b.rank() - 1];
   // Where one operand is repeated over a batch, its gradient is a sum over that batch too.
   const int64_t repeats = std::max(a.numel() / (m * k), b.numel() / (k * n));
@@ -47,6 +49,11 @@ OpCase matmul_case(std::string name, const Shape& a, const Shape& b) {
     return std::vector<ref::Array>{g.da, g.db};
   };
   result.reduction = std::max({m, k, n}) * repeats;
+  result.of_shape = [=](const Shape& other) {
+    Shape follows = b;  // the batch stays as it is
+    follows[b.rank() - 2] = other[other.rank() - 1];
+    return matmul_case(name, other, follows);
+  };
   return result;
 }
 

@@ -29,6 +29,16 @@ std::vector<OpCase> cases_of(std::string_view name) {
   fail(ErrorCode::invalid_argument, "cases", "there is no op with cases called ", name);
 }
 
+OpCase resized(const OpCase& op_case, const Shape& x) {
+  OpCase result = op_case.of_shape(x);
+  result.op = op_case.op;
+  result.function = op_case.function;
+  result.benchmark = op_case.benchmark;
+  result.forward_passes = op_case.forward_passes;
+  result.backward_passes = op_case.backward_passes;
+  return result;
+}
+
 std::vector<std::string> ops_with_cases() {
   return {
 #define GRADUS_CASES(op) #op,

@@ -50,6 +50,10 @@ struct OpCase {
   // Where backward starts from y as stored: the largest term of a gradient that its rounding
   // enters.
   std::function<double(const ref::Array& y, const ref::Array& dy)> largest_stored_term;
+  // The same case for an x of other sizes, which the op may refuse when it is called. All take
+  // another shape of the same rank; with `any_rank` of any rank.
+  std::function<OpCase(const Shape& x)> of_shape;
+  bool any_rank = false;
   bool benchmark = false;  // large: used by bench only
   // Of a benchmark: how often memory of the size of x must be read or written where a set of x fits
   // no on-chip memory and is read twice; 0: the launches' own count, each operand once.
@@ -65,5 +69,7 @@ struct OpCase {
 std::vector<OpCase> cases_of(std::string_view op);
 // The names of all ops that have cases, in CMakeLists.txt's order.
 std::vector<std::string> ops_with_cases();
+// The case for an x of another shape, of a rank that it takes.
+OpCase resized(const OpCase& op_case, const Shape& x);
 
 }  // namespace gradus

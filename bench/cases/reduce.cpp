@@ -83,6 +83,12 @@ OpCase make_case(const Op& op, const Set& set, bool benchmark) {
   // Means and maxima lie among the values, and dy reaches 4.
   result.scale = op.name == "prod" ? 0 : 4;
   result.benchmark = benchmark;
+  result.of_shape = [=](const Shape& x) {
+    Set other = set;
+    other.x = x;
+    return make_case(op, other, benchmark);
+  };
+  result.any_rank = axes.empty() && !set.channels_last;
   return result;
 }
 

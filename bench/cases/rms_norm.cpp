@@ -21,6 +21,12 @@ OpCase rms_norm_case(const RowNormVariant& v) {
     if (v.gamma) grads.push_back(g.dgamma);
     return grads;
   };
+  result.of_shape = [v](const Shape& x) {
+    RowNormVariant other = v;
+    other.shape = x;
+    return rms_norm_case(other);
+  };
+  result.any_rank = v.axes == 1 && !v.channels_last;
   return result;
 }
 

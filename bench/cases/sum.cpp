@@ -38,6 +38,12 @@ OpCase make_case(const Reduction& reduction, bool is_mean) {
   result.reduction = count;
   result.scale = is_mean ? 0 : 4;
   result.benchmark = reduction.benchmark;
+  result.of_shape = [=](const Shape& x) {
+    Reduction other = reduction;
+    other.x = x;
+    return make_case(other, is_mean);
+  };
+  result.any_rank = axes.empty() && !reduction.channels_last;
   return result;
 }
 

@@ -15,9 +15,10 @@
 #include "core/ops/conv2d.h"
 #include "core/ops/matmul.h"
 #include "examples/cli/commands.h"
-#include "examples/cli/layer_times.h"
+#include "examples/cli/option_checks.h"
 #include "examples/cli/run_setup.h"
 #include "nn/compare/roofs.h"
+#include "nn/compare/timer.h"
 #include "nn/io/atomic_file.h"
 
 namespace gradus::cli {
@@ -69,6 +70,10 @@ struct ConvOptions : DeviceOptions {
   std::string json;
 };
 
+bool is_asked(const ConvOptions& o, const ConvShape& shape) {
+  return shape.name().find(o.filter) != std::string::npos;
+}
+
 // The best that the device does elsewhere: GB/s of a copy, TFLOP/s of a large matrix product.
 struct Roof {
   double gb_per_s = 0, tflop_per_s = 0;
@@ -85,9 +90,9 @@ double product_rate(Device device, const Mode& mode, int repeats) {
   const Tensor a = randn({side, side}, options), b = randn({side, side}, options);
   const Tensor y = Tensor::empty({side, side}, options);
   const Matmul product{.a = a.raw(), .b = b.raw(), .y = y.raw(), .tf32 = mode.tf32};
-  const double ms = time_calls(
+  const double seconds = time_captured(
       device, [&] { launch(product); }, 1, repeats);
-  return 2e-9 * std::pow(static_cast<double>(side), 3) / ms;
+  return 2e-12 * std::pow(static_cast<double>(side), 3) / seconds;
 }
 
 // Whether a launch writes every byte of `out` and the same ones again.
@@ -110,7 +115,7 @@ double time_us(const Args& args, Device device, int repeats) {
   const auto step = [&] {
     for (int i = 0; i < calls; ++i) launch(args);
   };
-  return 1e3 * time_calls(device, step, calls, repeats);
+  return 1e6 * time_captured(device, step, calls, repeats);
 }
 
 // Bytes of the copies between layouts that a launch makes.
@@ -208,6 +213,7 @@ void print_head(Device device, double copy, const std::string& layout) {
 }
 
 int bench_conv(const ConvOptions& o) {
+  check_can_be_created("--json", o.json);
   const Device device = open_device(o);
   const bool gpu = device.type == DeviceType::cuda;
   std::vector<std::string> names = o.modes;
@@ -221,11 +227,12 @@ int bench_conv(const ConvOptions& o) {
   bool same = true;
   for (const std::string& name : names) {
     const Mode mode = parse_mode(name);
+    check(gpu || !mode.tf32, "bench", "tf32 needs a GPU, got device ", device);
     roof.tflop_per_s = product_rate(device, mode, o.repeats);
     products[name] = roof.tflop_per_s;
     fmt::print("{}: a large matrix product does {:.1f} TFLOP/s\n", name, roof.tflop_per_s);
     for (const ConvShape& shape : kShapes) {
-      if (shape.name().find(o.filter) == std::string::npos) continue;
+      if (!is_asked(o, shape)) continue;
       same = measure_row(shape, mode, device, roof, o, rows) && same;
     }
   }
@@ -268,8 +275,14 @@ void add_bench_conv(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 100000).description(""))
       ->capture_default_str();
-  command->add_option("--json", o->json, "Write the rows to this file, too")->type_name("FILE");
-  command->callback([o, &action] { action = [o] { return bench_conv(*o); }; });
+  command->add_option("--json", o->json, "Write the rows to this file, too")
+      ->type_name("FILE")
+      ->check(check_name);
+  command->callback([o, &action] {
+    if (std::ranges::none_of(kShapes, [&](const ConvShape& shape) { return is_asked(*o, shape); }))
+      throw CLI::ValidationError("--shape", fmt::format("none has '{}' in its name", o->filter));
+    action = [o] { return bench_conv(*o); };
+  });
 }
 
 }  // namespace gradus::cli

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -9,6 +10,7 @@
 #include "core/launch.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/layer_times.h"
+#include "examples/cli/option_checks.h"
 #include "examples/cli/run_setup.h"
 #include "nn/compare/roofs.h"
 #include "nn/io/atomic_file.h"
@@ -37,6 +39,10 @@ std::vector<OpCase> benchmark_cases(const std::string& op, const std::regex& pat
   return cases;
 }
 
+std::vector<std::string> asked_for(const LayersOptions& o) {
+  return o.layers.empty() ? ops_with_cases() : o.layers;
+}
+
 std::string check_pattern(const std::string& text) {
   try {
     std::regex{text};
@@ -52,21 +58,21 @@ struct Rate {
 };
 
 Rate rate_of(const Timing& timing, double copy) {
-  const double gb_per_s = 1e-6 * static_cast<double>(timing.bytes) / timing.ms;
+  const double gb_per_s = 1e-9 * static_cast<double>(timing.bytes) / timing.seconds;
   return {gb_per_s, gb_per_s / copy};
 }
 
 void print_side(const Timing& timing, double copy) {
-  if (timing.ms == 0) return;
+  if (timing.seconds == 0) return;
   const Rate rate = rate_of(timing, copy);
-  fmt::print("  {:9.4f} {:6.0f} {:5.1f}", timing.ms, rate.gb_per_s, 100 * rate.share);
+  fmt::print("  {:9.4f} {:6.0f} {:5.1f}", 1e3 * timing.seconds, rate.gb_per_s, 100 * rate.share);
 }
 
 nlohmann::ordered_json to_json(const Timing& timing, double copy) {
   nlohmann::ordered_json side{{"launches", timing.launches}, {"bytes", timing.bytes}};
-  if (timing.ms > 0) {
+  if (timing.seconds > 0) {
     const Rate rate = rate_of(timing, copy);
-    side.update({{"ms", timing.ms}, {"gb_per_s", rate.gb_per_s}, {"share", rate.share}});
+    side.update({{"ms", 1e3 * timing.seconds}, {"gb_per_s", rate.gb_per_s}, {"share", rate.share}});
   }
   return side;
 }
@@ -74,22 +80,23 @@ nlohmann::ordered_json to_json(const Timing& timing, double copy) {
 // Measures, prints and returns one row.
 nlohmann::ordered_json measure(const std::string& op, const OpCase& op_case, DType dtype,
                                Device device, bool cold, double copy, int repeats) {
-  const LayerTimes times = time_layer(op_case, dtype, device, cold, repeats);
+  const LayerTiming times = time_case(op_case, dtype, device, cold, repeats);
   const std::string shape = to_string(op_case.inputs[0].shape);
   fmt::print("{:<40} {:<18} {:<5} {:<5}", op + " " + op_case.name, shape, to_string(dtype),
              cold ? "cold" : "warm");
   print_side(times.forward, copy);
-  print_side(times.backward, copy);
+  if (times.backward) print_side(*times.backward, copy);
   fmt::print("\n");
   std::fflush(stdout);
   nlohmann::ordered_json row{{"layer", op},    {"case", op_case.name},
                              {"shape", shape}, {"dtype", to_string(dtype)},
                              {"cold", cold},   {"forward", to_json(times.forward, copy)}};
-  if (!times.backward.launches.empty()) row["backward"] = to_json(times.backward, copy);
+  if (times.backward) row["backward"] = to_json(*times.backward, copy);
   return row;
 }
 
 int bench_layers(const LayersOptions& o) {
+  check_can_be_created("--json", o.json);
   const Device device = open_device(o);
   const bool gpu = device.type == DeviceType::cuda;
   const double copy =
@@ -101,7 +108,7 @@ int bench_layers(const LayersOptions& o) {
              "", "forward", "GB/s", "% ", "backward", "GB/s", "% ");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   const std::regex pattern(o.pattern);
-  for (const std::string& op : o.layers.empty() ? ops_with_cases() : o.layers) {
+  for (const std::string& op : asked_for(o)) {
     for (const OpCase& op_case : benchmark_cases(op, pattern)) {
       for (const std::string& name : o.dtypes) {
         const DType dtype = parse_dtype(name);
@@ -114,6 +121,7 @@ int bench_layers(const LayersOptions& o) {
       }
     }
   }
+  check(!rows.empty(), "bench", "--warm leaves nothing: no case that is asked for fits a cache");
   if (!o.json.empty()) {
     const nlohmann::ordered_json result{
         {"schema", 1}, {"device", describe(device)}, {"copy_gb_per_s", copy}, {"rows", rows}};
@@ -158,8 +166,18 @@ void add_bench_layers(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(0, 100000).description(""))
       ->capture_default_str();
-  command->add_option("--json", o->json, "Write the rows to this file, too")->type_name("FILE");
-  command->callback([o, &action] { action = [o] { return bench_layers(*o); }; });
+  command->add_option("--json", o->json, "Write the rows to this file, too")
+      ->type_name("FILE")
+      ->check(check_name);
+  command->callback([o, &action] {
+    const std::regex pattern(o->pattern);
+    if (std::ranges::all_of(asked_for(*o), [&](const std::string& op) {
+          return benchmark_cases(op, pattern).empty();
+        })) {
+      throw CLI::ValidationError("--case", fmt::format("no case has '{}' in its name", o->pattern));
+    }
+    action = [o] { return bench_layers(*o); };
+  });
 }
 
 }  // namespace gradus::cli

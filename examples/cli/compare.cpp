@@ -1,6 +1,8 @@
 // `gradus compare`: the layers on the CPU and on CUDA, side by side.
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,14 +14,35 @@
 #include "examples/cli/compare_html.h"
 #include "examples/cli/compare_options.h"
 #include "examples/cli/compare_table.h"
+#include "examples/cli/option_checks.h"
 #include "nn/compare/compare.h"
 #include "nn/compare/roofs.h"
 #include "nn/io/atomic_file.h"
+#include "nn/models.h"
 
 namespace gradus::cli {
 namespace {
 
 constexpr const char* kInstead = "the CPU is held against its f64 and against finite differences";
+
+// On a terminal, how far it is; removes itself.
+class Counter {
+ public:
+  explicit Counter(size_t all) : all_(all), watched_(isatty(STDERR_FILENO) == 1) {}
+  ~Counter() {
+    if (watched_) fmt::print(stderr, "\r\033[K");
+  }
+  Counter(const Counter&) = delete;
+  Counter& operator=(const Counter&) = delete;
+  void next(const std::string& name) {
+    ++done_;
+    if (watched_) fmt::print(stderr, "\r{} of {}: {}\033[K", done_, all_, name);
+  }
+
+ private:
+  size_t all_, done_ = 0;
+  bool watched_;
+};
 
 void write_file(const std::string& path, const std::string& text) {
   nn::AtomicFile file("compare", path);
@@ -33,11 +56,7 @@ OpCase sized(const OpCase& op_case, bool gpu) {
   Shape shape = op_case.inputs.front().shape;
   if (!op_case.benchmark || gpu || shape.rank() < 2 || shape[0] < kEnough) return op_case;
   shape[0] /= 8;
-  try {
-    return with_shape(op_case, shape);
-  } catch (const Error&) {
-    return op_case;  // it has no batch
-  }
+  return resized(op_case, shape);
 }
 
 CompareReport compare_layers(const CompareCommand& o) {
@@ -51,7 +70,9 @@ CompareReport compare_layers(const CompareCommand& o) {
                                            : CompareDevice{.device = device});
     report.devices.back().text = describe(device);
   }
+  Counter counter(cases.size());
   for (const OpCase& op_case : cases) {
+    counter.next(op_case.function);
     const OpCase one = sized(op_case, gpu);
     for (const DType dtype : o.dtypes) {
       const ComparedLayer layer = layer_of(one, dtype, o.seed);
@@ -60,7 +81,7 @@ CompareReport compare_layers(const CompareCommand& o) {
       report.rows.push_back(one.benchmark ? row_of(layer) : judge_layer(layer, judge));
       if (o.repeats == 0 || !(one.benchmark || o.shape)) continue;
       for (const CompareDevice& device : report.devices) {
-        for (CompareTime& time : time_layer(layer, device, o.repeats)) {
+        for (CompareTime& time : times_of(layer, device, o.repeats)) {
           report.rows.back().times.push_back(std::move(time));
         }
       }
@@ -70,6 +91,8 @@ CompareReport compare_layers(const CompareCommand& o) {
 }
 
 int run(const CompareCommand& o) {
+  check_can_be_created("--json", o.json);
+  check_can_be_created("--html", o.html);
   open_device({.device = "cpu", .threads = o.threads});
   const bool model = !o.network.empty();
   const CompareReport report = o.train ? compare_training(o)
@@ -119,7 +142,8 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
           "The layers inside a network on a batch of real images: small_cnn, lenet or "
           "resnet8, new from the seed; or the file that `gradus train --resume FILE` wrote, "
           "which says its network and holds its weights")
-      ->type_name("NAME|FILE");
+      ->type_name("NAME|FILE")
+      ->check(check_name);
   command.add_flag("--train", o.train,
                    "Lock-step training of the model (default: small_cnn): at each step every layer "
                    "starts on CUDA from the CPU's bits; stops where the two part");
@@ -168,25 +192,43 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       ->type_name("N")
       ->check(CLI::Range(1, 256).description(""));
   command.add_option("--json", o.json, "Write everything to this file: docs/compare.md says how")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
   command.add_option("--html", o.html, "Write a page for a browser, which needs no network")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
 }
 
-void check_together(const CompareCommand& o) {
-  const auto refuse = [](const char* option, const std::string& why) {
-    throw CLI::ValidationError(option, why);
-  };
-  if (!o.layers.empty() && (o.train || !o.network.empty())) {
-    refuse("--layer", "is for layers by themselves, not for those of a model");
+// Options that would do nothing, and files that would be written twice.
+void check_together(const CLI::App& command, const CompareCommand& o) {
+  const std::vector<std::string> names = nn::model_names();
+  const bool network = o.train || !o.network.empty();
+  const bool from_file = !o.network.empty() && std::ranges::find(names, o.network) == names.end();
+  if (!o.train) refuse(command, {"--steps", "--lr", "--optimizer"}, "is for --train");
+  if (!network) {
+    refuse(command, {"--norm", "--activation", "--batch-size", "--data"},
+           "is for --model and --train");
   }
-  if (o.lr && !o.train) refuse("--lr", "is for --train");
-  if (o.train && (o.dtypes != std::vector{DType::f32})) {
-    refuse("--dtype", "lock-step training is in f32");
+  if (network) {
+    refuse(command, {"--layer"}, "is for layers by themselves, not for those of a model");
   }
-  if (o.shape && (o.train || !o.network.empty()) && o.shape->rank() != 4) {
-    refuse("--shape", "a model takes images, so four sizes: N,C,H,W");
+  if (o.train) refuse(command, {"--repeats"}, "lock-step training takes no times");
+  if (o.train && o.dtypes != std::vector{DType::f32}) {
+    throw CLI::ValidationError("--dtype", "lock-step training is in f32");
   }
+  if (from_file) {
+    refuse(command, {"--norm", "--activation"},
+           fmt::format("the file '{}' says its own; the networks are {}", o.network,
+                       fmt::join(names, ", ")));
+  }
+  if (network && o.shape) {
+    refuse(command, {"--batch-size", "--data"}, "--shape says the batch, of drawn images");
+    if (o.shape->rank() != 4) {
+      throw CLI::ValidationError("--shape", "a model takes images, so four sizes: N,C,H,W");
+    }
+  }
+  check_files_differ({{"--json", o.json}, {"--html", o.html}},
+                     {{"--model", from_file ? o.network : ""}});
 }
 
 }  // namespace
@@ -207,13 +249,16 @@ void add_compare(CLI::App& app, Action& action) {
       "Examples: gradus compare --layer group_norm --dtype f32,f16\n"
       "          gradus compare --model small_cnn --norm group\n"
       "          gradus compare --train --steps 200 --lr 0.05");
-  command->callback([parsed, &action] {
+  command->callback([parsed, command, &action] {
     CompareCommand& o = parsed->options;
-    for (const std::string& name : parsed->dtypes) o.dtypes.push_back(parse_dtype(name));
+    for (const std::string& name : parsed->dtypes) {
+      const DType dtype = parse_dtype(name);
+      if (std::ranges::find(o.dtypes, dtype) == o.dtypes.end()) o.dtypes.push_back(dtype);
+    }
     if (o.dtypes.empty()) o.dtypes = {DType::f32};
     if (parsed->dtypes.empty() && !o.train) o.dtypes.push_back(DType::bf16);
     if (!parsed->extents.empty()) o.shape = parse_shape(parsed->extents);
-    check_together(o);
+    check_together(*command, o);
     action = [parsed] { return run(parsed->options); };
   });
 }

@@ -1,7 +1,6 @@
 #include "examples/cli/compare_cases.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "autograd/grad_mode.h"
@@ -27,39 +26,42 @@ Kind kind_of(CaseInput::Kind kind) {
   fail(ErrorCode::internal, "compare", "unknown kind of input");
 }
 
-// What an input of `shape` becomes when x, of shape `from`, gets the shape `to`.
-Shape follow(const Shape& shape, const Shape& from, const Shape& to) {
-  if (shape == from) return to;
-  Shape result = shape;
-  const int skipped = from.rank() - shape.rank();
-  const auto is_tail = [&](int axis) { return shape[axis] == from[skipped + axis]; };
-  bool tail = skipped >= 0 && shape.rank() > 0;
-  for (int axis = 0; tail && axis < shape.rank(); ++axis) tail = is_tail(axis);
-  if (tail) {
-    for (int axis = 0; axis < shape.rank(); ++axis) result[axis] = to[skipped + axis];
-  } else if (shape.rank() == 1 && from.rank() > 1 && shape[0] == from[1]) {
-    result[0] = to[1];  // per channel
-  } else if (shape.rank() == 1 && from.rank() > 0 && shape[0] == from[0]) {
-    result[0] = to[0];  // labels
-  }
-  return result;
-}
-
 bool is_asked_for(const OpCase& op_case, const std::vector<std::string>& layers) {
   return layers.empty() || std::ranges::find(layers, op_case.op) != layers.end() ||
          std::ranges::find(layers, op_case.function) != layers.end();
 }
 
-// The first case of the function that takes the shape; otherwise says why the last one did not.
+// Throws what the op says to an x of another shape.
+void call_once(const OpCase& op_case) {
+  std::vector<Tensor> inputs;
+  for (const CaseInput& input : op_case.inputs) {
+    inputs.push_back(Tensor::zeros(input.shape, {.dtype = input.dtype(DType::f32)}));
+  }
+  const NoGradGuard no_grad;
+  op_case.forward(inputs);
+}
+
+// The first case of the function that takes the shape, one of its rank if there is any; otherwise
+// says why the last one did not.
 std::optional<OpCase> first_fitting(const std::vector<OpCase>& cases, const std::string& function,
                                     const Shape& shape, std::string& why) {
-  for (const OpCase& op_case : cases) {
-    if (op_case.function != function || op_case.benchmark) continue;
-    if (op_case.inputs.front().shape.numel() == 0) continue;  // its tolerance is of no sum at all
-    try {
-      return with_shape(op_case, shape);
-    } catch (const Error& error) {
-      why = error.what();
+  for (const bool same_rank : {true, false}) {
+    for (const OpCase& op_case : cases) {
+      const Shape own = op_case.inputs.front().shape;
+      if (op_case.function != function || op_case.benchmark || own.numel() == 0) continue;
+      if (same_rank != (own.rank() == shape.rank())) continue;
+      const std::string name = concat(op_case.op, " ", op_case.name);
+      if (!same_rank && !op_case.any_rank) {
+        if (why.empty()) why = concat(name, " has an x of rank ", own.rank(), ", got ", shape);
+        continue;
+      }
+      try {
+        OpCase result = resized(op_case, shape);
+        call_once(result);
+        return result;
+      } catch (const Error& error) {
+        why = concat(name, ": ", error.what());
+      }
     }
   }
   return std::nullopt;
@@ -114,26 +116,6 @@ std::vector<OpCase> compared_cases(const CasesOptions& options) {
     }
   }
   return options.shape ? cases_of_shape(all, options) : all;
-}
-
-OpCase with_shape(OpCase op_case, const Shape& shape) {
-  const Shape from = op_case.inputs.front().shape;
-  const std::string name = concat(op_case.op, " ", op_case.name);
-  check(op_case.pointwise || from.rank() == shape.rank(), "compare", name, " has an x of rank ",
-        from.rank(), ", got ", shape);
-  for (CaseInput& input : op_case.inputs) input.shape = follow(input.shape, from, shape);
-  // No sum grows by more than the number of elements does.
-  const double growth = static_cast<double>(shape.numel()) / static_cast<double>(from.numel());
-  const double longest = std::ceil(static_cast<double>(op_case.reduction) * std::max(1.0, growth));
-  op_case.reduction = static_cast<int64_t>(longest);
-  const NoGradGuard no_grad;
-  try {
-    const auto arrays = draw_inputs(op_case, DType::f32, 0);
-    op_case.forward(make_inputs(op_case, arrays, DType::f32, kCpu));
-  } catch (const Error& error) {
-    throw Error(ErrorCode::invalid_argument, concat(name, ": ", error.what()));
-  }
-  return op_case;
 }
 
 ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed) {

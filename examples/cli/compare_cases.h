@@ -21,10 +21,6 @@ std::vector<std::string> layer_names();
 // invalid_argument, saying what the op says, where a layer that was named takes no such shape.
 std::vector<OpCase> compared_cases(const CasesOptions& options);
 
-// `op_case` for inputs of other sizes: x gets the shape; what has x's shape, its last axes or its
-// channels follows. Another rank, or an op that refuses the sizes, throws invalid_argument.
-OpCase with_shape(OpCase op_case, const Shape& shape);
-
 // A case with drawn values in `dtype`.
 ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed);
 

@@ -40,10 +40,11 @@ std::string layers_text(const CompareTraining& train) {
 }
 
 std::string drift_text(const CompareTraining& train) {
+  if (train.drift.empty()) return "";
   const CompareTraining::Drift& last = train.drift.back();
   return fmt::format(
-      "free run on {} in {}, without verdict: after step {} the losses are {:.6f} and {:.6f}, and "
-      "the parameters\ndiffer by {:.2g} of their length (after step 1: {:.2g})\n",
+      "free run on {} in {}, without verdict: after step {} the losses are {:.7g} and {:.7g}, and "
+      "the parameters\ndiffer by {:.2g} of their length (after step 1: {:.2g})\n\n",
       to_string(train.drift_device), to_string(train.drift_dtype), last.step, last.loss,
       last.other_loss, last.parameters, train.drift.front().parameters);
 }
@@ -77,7 +78,11 @@ std::string training_text(const CompareReport& report) {
       report.model, train.optimizer, train.batch_size);
   for (const CompareDevice& device : report.devices) text += fmt::format("  {}\n", device.text);
   for (const std::string& sentence : report.missing) text += fmt::format("  {}\n", sentence);
-  text += fmt::format("\n{}\n{}\n", layers_text(train), drift_text(train));
+  text += fmt::format("\n{}\n{}", layers_text(train), drift_text(train));
+  if (train.diverged) {
+    return text + fmt::format("diverged at step {} of {}: {} in step before it\n",
+                              train.diverged->step, train.steps_asked, train.steps_done);
+  }
   if (!train.parted) return text + fmt::format("all {} steps are in step\n", train.steps_done);
   const CompareParting& parted = *train.parted;
   return text + fmt::format("parted at step {}, layer {}, {}: {} on {}\n  {}\n", parted.step,

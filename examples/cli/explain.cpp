@@ -15,7 +15,7 @@
 #include "examples/cli/explain_json.h"
 #include "examples/cli/explain_text.h"
 #include "examples/cli/lesson_html.h"
-#include "examples/cli/run_setup.h"
+#include "examples/cli/option_checks.h"
 #include "examples/cli/text_page.h"
 #include "nn/io/atomic_file.h"
 
@@ -86,10 +86,9 @@ void write_text(const std::string& path, std::string_view text) {
 constexpr const char* kNorms = "norms";
 
 int run_norms(const ExplainOptions& o) {
-  const bool only_html =
-      !o.html.empty() && o.markdown.empty() && o.json.empty() && o.check.empty() && o.save.empty();
-  check(only_html, "explain", "the norms side by side are a page: give --html FILE");
   write_norms_html(o.html, o.seed);
+  fmt::print("wrote {}\n", o.html);
+  finish_output();
   return 0;
 }
 
@@ -175,7 +174,7 @@ void add_setting_options(CLI::App& command, Setting& setting) {
       ->check(CLI::Range(1, kMaxRank).description(""));
   command.add_option("--eps", setting.eps, "Added to the variance (rms_norm: to the mean square)")
       ->type_name("X")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(check_non_negative_real)
       ->capture_default_str();
   CLI::Option* train =
       command.add_flag("--train{true}", setting.training, "Statistics of x (default)");
@@ -191,7 +190,7 @@ void add_setting_options(CLI::App& command, Setting& setting) {
        {std::pair("--alpha", &setting.alpha), {"--beta", &setting.beta}, {"--k", &setting.k}}) {
     command.add_option(name, *value, "Of local_response_norm")
         ->type_name("X")
-        ->check(CLI::NonNegativeNumber.description(""))
+        ->check(check_non_negative_real)
         ->capture_default_str();
   }
 }
@@ -200,6 +199,7 @@ CLI::Option* add_files(CLI::App& command, const char* name, std::vector<std::str
                        const char* text) {
   return command.add_option(name, files, text)
       ->type_name("FILE")
+      ->check(check_name)
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -229,6 +229,35 @@ CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
       ->excludes(values);
 }
 
+// Options that would do nothing, and files that would be written over.
+void check_together(const CLI::App& command, const ExplainOptions& o) {
+  if (o.layer == kNorms) {
+    refuse(command,
+           {"--shape", "--values", "--check", "--groups", "--axes", "--eps", "--train", "--eval",
+            "--size", "--alpha", "--beta", "--k", "--save", "--markdown", "--json"},
+           "is for one layer, not for the page of all");
+    if (o.html.empty()) throw CLI::ValidationError("norms", "is a page: give --html FILE");
+    return;
+  }
+  const Setting setting{.layer = explain::parse_layer(o.layer)};
+  const std::string why = concat("is not for ", setting.layer);
+  if (setting.layer != explain::Layer::group_norm) refuse(command, {"--groups"}, why);
+  if (!setting.is_row_norm()) refuse(command, {"--axes"}, why);
+  if (!setting.is_norm()) refuse(command, {"--eps"}, why);
+  if (!setting.has_running()) refuse(command, {"--eval"}, why);
+  if (setting.layer != explain::Layer::local_response_norm) {
+    refuse(command, {"--size", "--alpha", "--beta", "--k"}, why);
+  }
+  if (!o.check.empty()) refuse(command, {"--seed"}, "draws nothing with --check");
+  std::vector<NamedFile> read;
+  for (const auto& [option, files] : {std::pair("--values", &o.values), {"--check", &o.check}}) {
+    for (const std::string& file : *files) read.emplace_back(option, path_of(file));
+  }
+  check_files_differ(
+      {{"--save", o.save}, {"--markdown", o.markdown}, {"--html", o.html}, {"--json", o.json}},
+      read);
+}
+
 }  // namespace
 
 void add_explain(CLI::App& app, Action& action) {
@@ -246,9 +275,10 @@ void add_explain(CLI::App& app, Action& action) {
       ->add_option("--save", o->save,
                    "Write the input as npz, to try a backward on; with --check the one that it "
                    "proposes")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(check_name);
   const auto add_output = [&](const char* name, std::string& file, const char* text) {
-    command->add_option(name, file, text)->type_name("FILE")->excludes(check);
+    command->add_option(name, file, text)->type_name("FILE")->check(check_name)->excludes(check);
   };
   add_output("--markdown", o->markdown, "Write the same as Markdown, too");
   add_output("--html", o->html, "Write a lesson to be read in a browser, too");
@@ -257,6 +287,7 @@ void add_explain(CLI::App& app, Action& action) {
     for (const char* name : {"groups", "axes", "eps", "size", "alpha", "beta", "k"})
       if (command->count(concat("--", name)) > 0) o->given.insert(name);
     if (command->count("--train") + command->count("--eval") > 0) o->given.insert("training");
+    check_together(*command, *o);
     action = [o] { return run_explain(*o); };
   });
 }

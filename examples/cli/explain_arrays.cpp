@@ -89,6 +89,11 @@ Tensor taken(const Arrays& arrays, std::string_view name, const Shape& shape) {
 
 }  // namespace
 
+std::string path_of(const std::string& file) {
+  const size_t sign = file.find('=');
+  return file.ends_with(".npz") || sign == std::string::npos ? file : file.substr(sign + 1);
+}
+
 Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
   Arrays arrays;
   for (const std::string& file : files) {
@@ -99,8 +104,7 @@ Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
     }
     const size_t sign = file.find('=');
     const std::string name = sign == std::string::npos ? "x" : file.substr(0, sign);
-    const std::string path = sign == std::string::npos ? file : file.substr(sign + 1);
-    put(arrays, name, tensor_of(nn::read_npy(path)), file, layer);
+    put(arrays, name, tensor_of(nn::read_npy(path_of(file))), file, layer);
   }
   return arrays;
 }

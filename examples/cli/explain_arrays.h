@@ -17,6 +17,9 @@ namespace gradus::cli {
 
 using Arrays = std::map<std::string, Tensor, std::less<>>;
 
+// Of "NAME=FILE.npy", "FILE.npy" or "FILE.npz": the file.
+std::string path_of(const std::string& file);
+
 // Each file is an npz file or NAME=FILE.npy; a plain FILE.npy is x. Integers become f64. Throws io
 // and invalid_argument, for tensors that the layer does not have and for names that stand in two
 // files, too; another layer's options are no error.

@@ -4,16 +4,21 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "core/build_config.h"
 #include "core/error.h"
 #include "examples/cli/commands.h"
+#include "examples/cli/progress.h"
+#include "examples/cli/text_page.h"
 
 namespace {
 
@@ -23,6 +28,34 @@ void open_standard_streams() {
     if (fcntl(number, F_GETFD) == -1) (void)open("/dev/null", O_RDWR);  // takes the lowest number
   }
 }
+
+// Breaks the texts into lines of a terminal.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return beside(CLI::Formatter::make_option_desc(option));
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::string text = beside(command->get_description());
+    const std::string indent = "\n" + std::string(get_column_width(), ' ');
+    for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += indent.size())
+      text.replace(at, 1, indent);
+    return fmt::format("  {:<{}}{}\n", command->get_name(), get_column_width() - 2, text);
+  }
+  std::string make_footer(const CLI::App* app) const override {
+    std::string text;
+    std::istringstream lines(CLI::Formatter::make_footer(app));
+    for (std::string line; std::getline(lines, line);)
+      text += gradus::cli::wrapped(line, columns(), "  ") + "\n";
+    return text;
+  }
+
+ private:
+  static size_t columns() { return std::clamp<size_t>(gradus::cli::terminal_columns(), 60, 100); }
+  std::string beside(const std::string& text) const {
+    return gradus::cli::wrapped(text, columns() - get_column_width(), "");
+  }
+};
 
 }  // namespace
 
@@ -37,6 +70,7 @@ int main(int argc, char** argv) {
   open_standard_streams();
   CLI::App app("gradus " GRADUS_VERSION ": trains small CNNs on the CPU or a CUDA GPU.", "gradus");
   app.set_version_flag("--version", "gradus " GRADUS_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(0, 1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer("`gradus COMMAND --help` lists the options of a command.");
@@ -49,7 +83,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadUsage;
+    if (app.exit(error) != 0) return kBadUsage;
+    action = [] {  // help or the version, which has been printed
+      std::cout.flush();
+      finish_output();
+      return 0;
+    };
   }
   if (!action) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();

@@ -11,12 +11,6 @@
 namespace gradus::cli {
 namespace {
 
-size_t terminal_columns() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20) return 80;
-  return size.ws_col;
-}
-
 std::string bar(double fraction) {
   constexpr size_t kWidth = 12;
   const auto filled = static_cast<size_t>(fraction * kWidth);
@@ -86,6 +80,12 @@ void ProgressPrinter::report(const nn::EpochReport& r, int64_t epochs) {
   }
   line(text + fmt::format("  {:.1f} s, {} images/s", r.seconds,
                           count_text(std::lround(r.images_per_second))));
+}
+
+size_t terminal_columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
 }
 
 std::string time_text(double seconds) {

@@ -27,6 +27,9 @@ class ProgressPrinter {
   Clock::time_point last_ = Clock::now();
 };
 
+// Of standard output; 80 where it is no terminal.
+size_t terminal_columns();
+
 // "1:02", "1:00:03"; "?" unless finite.
 std::string time_text(double seconds);
 

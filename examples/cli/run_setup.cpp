@@ -2,45 +2,16 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
-#include <cmath>
-
 #include "autograd/ops/activation.h"
 #include "core/launch.h"
 #include "cpu/context.h"
 #include "cuda/context.h"
+#include "examples/cli/option_checks.h"
 #include "nn/init.h"
 #include "nn/optim/muon.h"
 #include "nn/optim/sgd.h"
 
 namespace gradus::cli {
-namespace {
-
-template <class T>
-bool parses(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-}  // namespace
-
-std::string check_count(const std::string& text) {
-  int64_t value = 0;
-  if (parses(text, value) && value >= 1) return "";
-  return fmt::format("expected an integer of 1 or more, got '{}'", text);
-}
-
-std::string check_positive_real(const std::string& text) {
-  double value = 0;
-  if (parses(text, value) && std::isfinite(value) && value > 0) return "";
-  return fmt::format("expected a finite number above 0, got '{}'", text);
-}
-
-std::string check_seed(const std::string& text) {
-  uint64_t value = 0;
-  if (parses(text, value)) return "";
-  return fmt::format("expected an integer of 0 to 2^64 - 1, got '{}'", text);
-}
 
 void add_device_options(CLI::App& command, DeviceOptions& options) {
   command

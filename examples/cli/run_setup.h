@@ -28,11 +28,6 @@ struct RunOptions : DeviceOptions {
   uint64_t seed = 0;
 };
 
-// Checks of an option's text: empty when it will do, else what is wrong with it.
-std::string check_count(const std::string& text);          // an integer of 1 or more
-std::string check_positive_real(const std::string& text);  // finite and above 0
-std::string check_seed(const std::string& text);           // an integer of 0 to 2^64 - 1
-
 void add_device_options(CLI::App& command, DeviceOptions& options);
 void add_run_options(CLI::App& command, RunOptions& options);
 // Of these the parts of a network, its optimizer, the batch and the seed only.

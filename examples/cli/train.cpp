@@ -11,11 +11,11 @@
 #include "examples/cli/commands.h"
 #include "examples/cli/interrupt.h"
 #include "examples/cli/metrics_file.h"
+#include "examples/cli/option_checks.h"
 #include "examples/cli/progress.h"
 #include "examples/cli/run_setup.h"
 #include "nn/checkpoint.h"
 #include "nn/data/loader.h"
-#include "nn/io/atomic_file.h"
 #include "nn/trainer.h"
 
 namespace gradus::cli {
@@ -33,36 +33,6 @@ struct TrainOptions : RunOptions {
   std::string save, resume, metrics;
   bool quiet = false;
 };
-
-std::string check_name(const std::string& text) {
-  return text.empty() ? "expected the name of a file, got ''" : "";
-}
-
-// The file itself, also where it and what links to it do not exist yet.
-std::filesystem::path full_path(const std::string& name) {
-  namespace fs = std::filesystem;
-  constexpr int kMaxLinks = 40;
-  std::error_code ignored;
-  fs::path path = fs::absolute(name, ignored);
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
-    path = path.parent_path() / fs::read_symlink(path, ignored);
-  }
-  const fs::path followed = fs::weakly_canonical(path, ignored);
-  return followed.empty() ? path.lexically_normal() : followed;
-}
-
-// Throws what the parser throws.
-void check_files_differ(const TrainOptions& o) {
-  const std::pair<const char*, const std::string&> files[] = {
-      {"--save", o.save}, {"--resume", o.resume}, {"--metrics", o.metrics}};
-  for (const auto& [option, name] : files) {
-    for (const auto& [earlier, other] : files) {
-      if (earlier == option) break;
-      if (name.empty() || other.empty() || full_path(name) != full_path(other)) continue;
-      throw CLI::ValidationError(option, fmt::format("'{}' is the file of {}", name, earlier));
-    }
-  }
-}
 
 void add_train_options(CLI::App& command, TrainOptions& o) {
   command.add_option("--data-set", o.data_set, "The images")
@@ -152,11 +122,6 @@ nn::LoaderOptions test_loader_options(int64_t samples, Device device) {
           .device = device};
 }
 
-// Training would be lost if this were found out at its end.
-void check_can_be_created(std::string_view option, const std::string& path) {
-  const nn::AtomicFile probe{std::string(option), path};
-}
-
 void check_images_match(const nn::DataLoader& train, const nn::DataLoader& test) {
   check(train.image_shape() == test.image_shape(), "train", "the images to train on are ",
         train.image_shape(), " and those to test on ", test.image_shape());
@@ -234,7 +199,7 @@ class TrainRun {
   }
 
   void check_outputs() const {
-    if (!options_.save.empty()) check_can_be_created("--save", options_.save);
+    check_can_be_created("--save", options_.save);
     if (!options_.resume.empty()) {
       check_can_be_created("--resume", options_.resume);
     } else {
@@ -288,7 +253,9 @@ void add_train(CLI::App& app, Action& action) {
       "Ctrl-C finishes the step, keeps the run in the file of --resume (or gradus.resume) and ends "
       "with status 130.\ncifar10 is augmented with random crops and flips.");
   command->callback([options, &action] {
-    check_files_differ(*options);
+    check_files_differ(
+        {{"--save", options->save}, {"--resume", options->resume}, {"--metrics", options->metrics}},
+        {});
     action = [options] { return TrainRun(*options).run(); };
   });
 }

@@ -38,7 +38,7 @@ void compare_in(DType dtype, nn::Module& model, const nn::Batch& batch,
     CompareRow row = judge_layer(layer, judge);
     for (const CompareDevice& device : report.devices) {
       if (options.repeats == 0) break;
-      for (CompareTime& time : time_layer(layer, device, options.repeats)) {
+      for (CompareTime& time : times_of(layer, device, options.repeats)) {
         row.times.push_back(std::move(time));
       }
     }

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "autograd/grad_mode.h"
-#include "core/random.h"
 
 namespace gradus {
 namespace {
@@ -14,14 +13,18 @@ using Kind = ComparedLayer::Input::Kind;
 using Numbers = std::vector<double>;
 
 constexpr double kNudge = 0x1p-30;     // of every input, for scales
+constexpr double kSame = 0x1p-6;       // a move of a value that a shift of x does not change
 constexpr double kStep = 0x1p-20;      // of one input's spread, for differences
 constexpr double kTolerance = 1e-5;    // of a gradient along v
 constexpr double kCorner = 0x1p-14;    // second difference as a share of the first
 constexpr double kRounding = 0x1p-48;  // of an output in f64, of its own size
 
-// +1 or -1.
+// +1 or -1: a bit of a hash (the finalizer of MurmurHash3), as this is most of the work.
 double sign_of(uint64_t stream, uint64_t counter) {
-  return philox(0, stream, counter).words[0] & 1u ? 1.0 : -1.0;
+  uint64_t bits = counter ^ (stream * 0x9e3779b97f4a7c15);
+  bits = (bits ^ (bits >> 33)) * 0xff51afd7ed558ccd;
+  bits = (bits ^ (bits >> 33)) * 0xc4ceb9fe1a85ec53;
+  return bits >> 63 != 0 ? 1.0 : -1.0;
 }
 
 Tensor like(const Numbers& values, const Tensor& tensor) {
@@ -29,32 +32,125 @@ Tensor like(const Numbers& values, const Tensor& tensor) {
 }
 
 // By (1 + u·sign). Equal values of x move alike, so that those that tie in a maximum still do.
-Tensor nudged(const Tensor& operand, bool is_x, uint64_t stream) {
+Tensor nudged(const Tensor& operand, bool is_x, uint64_t stream, double u) {
   Numbers values = operand.to_vector<double>();
   for (size_t i = 0; i < values.size(); ++i) {
     const uint64_t which = std::bit_cast<uint64_t>(values[i]) + (is_x ? 0 : 0x9e3779b97f4a7c15 * i);
-    values[i] *= 1 + kNudge * sign_of(stream, which);
+    values[i] *= 1 + u * sign_of(stream, which);
   }
   return like(values, operand);
 }
 
-void append_moves(std::vector<double>& moves, const std::vector<Tensor>& from,
-                  const std::vector<Tensor>& to) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    double largest = 0;
-    if (from[i].defined() && to[i].defined() && is_floating(from[i].dtype())) {
-      const Numbers a = from[i].to_vector<double>(), b = to[i].to_vector<double>();
-      for (size_t k = 0; k < a.size(); ++k) {
-        const double move = std::abs(a[k] - b[k]);
-        if (std::isfinite(move)) largest = std::max(largest, move);
-      }
+// The few values of a set may all move to the same side by chance; of many sets some do not.
+uint64_t rounds_for(int64_t values) {
+  if (values <= 1024) return 8;
+  return values <= 65536 ? 4 : 1;
+}
+
+double largest_size(const Numbers& values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+// What a run gave, in the order of judge_layer; undefined where there is nothing.
+std::vector<Tensor> values_of(const ComparedLayer& layer, const LayerRun& run) {
+  std::vector<Tensor> values = run.outputs;
+  size_t buffer = 0, grad = 0;
+  for (const ComparedLayer::Input& input : layer.inputs) {
+    if (input.kind == Kind::buffer) {
+      values.push_back(run.buffers[buffer++]);
+    } else if (input.wants_grad()) {
+      values.push_back(run.grads[grad++]);
     }
-    moves.push_back(largest / kNudge);
+  }
+  return values;
+}
+
+// Keeps in `scales` how far each value has moved at most, divided by the nudge; moves of more than
+// `most` of the largest value do not count.
+void raise(std::vector<double>& scales, const std::vector<Tensor>& from,
+           const std::vector<Tensor>& to, double most = HUGE_VAL) {
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!from[i].defined() || !to[i].defined() || !is_floating(from[i].dtype())) continue;
+    const Numbers a = from[i].to_vector<double>(), b = to[i].to_vector<double>();
+    double move = 0;
+    for (size_t k = 0; k < a.size(); ++k) {
+      if (std::isfinite(a[k] - b[k])) move = std::max(move, std::abs(a[k] - b[k]));
+    }
+    if (move <= most * largest_size(a)) scales[i] = std::max(scales[i], move / kNudge);
   }
 }
 
-// ±(how far the values are spread); where they are all equal ±(their size), ±1 at most.
-Numbers direction(const Numbers& x) {
+// A run from inputs that have all moved by some nudges.
+LayerRun moved_run(const ComparedLayer& layer, const LayerRun& reference, uint64_t stream,
+                   double nudges) {
+  std::vector<Tensor> operands = operands_of(layer, kCpu, true);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Kind kind = layer.inputs[i].kind;
+    if (kind == Kind::constant || !is_floating(operands[i].dtype())) continue;
+    operands[i] = nudged(operands[i], kind == Kind::x, stream + 2 + i, nudges * kNudge);
+    if (layer.inputs[i].wants_grad()) operands[i].set_requires_grad(true);
+  }
+  std::vector<Tensor> upstream = reference.upstream;
+  for (Tensor& dy : upstream) {
+    if (dy.defined()) dy = nudged(dy, false, stream + 1, nudges * kNudge);
+  }
+  return run_layer(layer, operands, upstream);
+}
+
+// A run whose x moves only after the forward, by some nudges: the backward reads it beside
+// statistics that have not moved.
+LayerRun torn_run(const ComparedLayer& layer, const LayerRun& reference, uint64_t stream,
+                  double nudges) {
+  const std::vector<Tensor> operands = operands_of(layer, kCpu, true);
+  const auto tear = [&] {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (layer.inputs[i].kind != Kind::x || !is_floating(operands[i].dtype())) continue;
+      // Another handle of the memory: a write that the tape does not see.
+      const Tensor& x = operands[i];
+      Tensor memory = Tensor::wrap(x.raw().data, x.shape(), x.options());
+      if (memory.strides() == x.strides())
+        memory.copy_(nudged(x.detach(), true, stream + 2 + i, nudges * kNudge));
+    }
+  };
+  return run_layer(layer, operands, reference.upstream, tear);
+}
+
+// A run whose x moves as a whole, so far that f64 keeps of each value no more than a nudge of the
+// largest leaves: what does not depend on where x is shows how its mean is rounded.
+LayerRun shifted_run(const ComparedLayer& layer, const LayerRun& reference, uint64_t round) {
+  std::vector<Tensor> operands = operands_of(layer, kCpu, true);
+  if (is_floating(operands[0].dtype())) {
+    Numbers x = operands[0].to_vector<double>();
+    const double unit = std::ldexp(1.0, std::ilogb(std::max(largest_size(x), 1e-300)) + 1);
+    const double shift = unit * kNudge * 0x1p53;  // half an ulp of it is a nudge of the unit
+    for (double& value : x) value += shift * (1 + static_cast<double>(round) / 16);
+    operands[0] = like(x, operands[0]);
+    if (layer.inputs[0].wants_grad()) operands[0].set_requires_grad(true);
+  }
+  return run_layer(layer, operands, reference.upstream);
+}
+
+bool is_all_finite(const LayerRun& run) {
+  return std::ranges::all_of(run.outputs, [](const Tensor& y) {
+    return std::ranges::all_of(y.to_vector<double>(), [](double v) { return std::isfinite(v); });
+  });
+}
+
+// Of an input; 0 where none arrived.
+Numbers gradient_of(const ComparedLayer& layer, const LayerRun& run, size_t input) {
+  size_t grad = 0;
+  for (size_t i = 0; i < input; ++i) grad += layer.inputs[i].wants_grad();
+  if (run.grads[grad].defined()) return run.grads[grad].to_vector<double>();
+  return Numbers(static_cast<size_t>(layer.inputs[input].value.numel()));
+}
+
+// ±(how far the values are spread); where they are all equal ±(their size), ±1 at most. 0 where the
+// gradient is not finite since an output is not (the variance of one value).
+Numbers direction(const Numbers& x, const Numbers& gradient, bool outputs_are_finite) {
   double sum = 0, squares = 0;
   for (const double value : x) sum += value;
   const double n = static_cast<double>(x.size()), mean = sum / n;
@@ -62,7 +158,10 @@ Numbers direction(const Numbers& x) {
   double size = std::sqrt(squares / n);
   if (!(size > 1e-12 * std::abs(mean))) size = mean == 0 ? 1 : std::min(1.0, std::abs(mean));
   Numbers v(x.size());
-  for (size_t i = 0; i < v.size(); ++i) v[i] = kStep * size * sign_of(1, i);
+  for (size_t i = 0; i < v.size(); ++i) {
+    const bool moves = outputs_are_finite || std::isfinite(gradient[i]);
+    v[i] = moves ? kStep * size * sign_of(1, i) : 0;
+  }
   return v;
 }
 
@@ -119,37 +218,29 @@ Side side_of(const Tensor& upstream, const Numbers& y, const Numbers& high, cons
 }  // namespace
 
 std::vector<double> measured_scales(const ComparedLayer& layer, const LayerRun& reference) {
-  std::vector<Tensor> operands = operands_of(layer, kCpu, true);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Kind kind = layer.inputs[i].kind;
-    if (kind == Kind::constant || !is_floating(operands[i].dtype())) continue;
-    operands[i] = nudged(operands[i], kind == Kind::x, 2 + i);
-    if (layer.inputs[i].wants_grad()) operands[i].set_requires_grad(true);
+  const std::vector<Tensor> values = values_of(layer, reference);
+  std::vector<double> scales(values.size());
+  const bool has_backward = std::ranges::any_of(reference.upstream, &Tensor::defined);
+  const uint64_t rounds = rounds_for(layer.inputs.front().value.numel());
+  for (uint64_t round = 0; round < rounds; ++round) {
+    const uint64_t stream = round << 32;
+    // Between one nudge and two: a value that jumps (a threshold that x is equal to, a maximum that
+    // it no longer is) has done so in both.
+    const auto raise_between = [&](const auto& run) {
+      raise(scales, values_of(layer, run(layer, reference, stream, 1)),
+            values_of(layer, run(layer, reference, stream, 2)));
+    };
+    raise_between(moved_run);
+    if (has_backward) raise_between(torn_run);
+    raise(scales, values, values_of(layer, shifted_run(layer, reference, round)), kSame);
   }
-  std::vector<Tensor> upstream = reference.upstream;
-  for (Tensor& dy : upstream) {
-    if (dy.defined()) dy = nudged(dy, false, 1);
-  }
-  const LayerRun moved = run_layer(layer, operands, upstream);
-  std::vector<double> moves;
-  append_moves(moves, reference.outputs, moved.outputs);
-  size_t buffer = 0, grad = 0;
-  for (const ComparedLayer::Input& input : layer.inputs) {  // the order of judge_layer
-    if (input.kind == Kind::buffer) {
-      append_moves(moves, {reference.buffers[buffer]}, {moved.buffers[buffer]});
-      ++buffer;
-    } else if (input.wants_grad()) {
-      append_moves(moves, {reference.grads[grad]}, {moved.grads[grad]});
-      ++grad;
-    }
-  }
-  return moves;
+  return scales;
 }
 
 CompareDifferences differences_of(const ComparedLayer& layer, size_t input,
                                   const LayerRun& reference) {
   const Numbers x = layer.inputs[input].value.to_vector<double>();
-  const Numbers v = direction(x);
+  const Numbers v = direction(x, gradient_of(layer, reference, input), is_all_finite(reference));
   const auto high = outputs_at(layer, input, x, v, 1), low = outputs_at(layer, input, x, v, -1);
   std::vector<Tensor> upstream = reference.upstream;
   double want = 0, rounding = 0;
@@ -165,13 +256,11 @@ CompareDifferences differences_of(const ComparedLayer& layer, size_t input,
   const LayerRun without_corners =
       has_corners ? run_layer(layer, operands_of(layer, kCpu, true), upstream) : LayerRun();
   const LayerRun& run = has_corners ? without_corners : reference;
-  size_t grad = 0;
-  for (size_t i = 0; i < input; ++i) grad += layer.inputs[i].wants_grad();
-  Numbers g(x.size());
-  if (run.grads[grad].defined()) g = run.grads[grad].to_vector<double>();
+  const Numbers g = gradient_of(layer, run, input);
   long double got = 0;
   double squares = 0;
   for (size_t i = 0; i < g.size(); ++i) {
+    if (v[i] == 0) continue;
     got += static_cast<long double>(g[i]) * v[i];
     squares += g[i] * v[i] * g[i] * v[i];
   }

@@ -6,9 +6,13 @@
 
 namespace gradus {
 
-// For each value of the layer, in the order of judge_layer: how far it moves when every input moves
-// by a relative u, divided by u. Rounding of the same size in any of the layer's own sums moves it
-// about as far.
+// For each value of the layer, in the order of judge_layer: how far it moves at most, divided by u,
+//   when every input moves by a relative u;
+//   when x alone does so after the forward, beside the statistics that it has saved;
+//   when a mean is rounded to u: x is shifted by a large number that the value does not depend on.
+// Rounding of the same size in any of the layer's own sums moves it about as far. The last two are
+// for terms that cancel whatever the inputs are: over a set of two values dx is eps·rstd² of its
+// terms, and y = ±1 tells nothing of the mean.
 std::vector<double> measured_scales(const ComparedLayer& layer, const LayerRun& reference);
 
 // The gradient of input `input` along a random direction v: Σ g·v against the central difference

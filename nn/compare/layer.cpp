@@ -63,17 +63,6 @@ Tolerance tolerance_of(const ComparedLayer& layer, const Value& value, DType dty
   return result;
 }
 
-// The layer's upstream gradients for these outputs.
-std::vector<Tensor> upstream_of(const ComparedLayer& layer, const std::vector<Tensor>& like) {
-  std::vector<Tensor> upstream;
-  for (size_t i = 0; i < like.size(); ++i) {
-    const Tensor& dy = layer.outputs[i].dy;
-    const bool flows = dy.defined() && like[i].requires_grad();
-    upstream.push_back(flows ? dy.to(like[i].dtype()).to(like[i].device()) : Tensor());
-  }
-  return upstream;
-}
-
 }  // namespace
 
 Tensor operand(const Tensor& value, Device device, bool wide) {
@@ -91,13 +80,24 @@ std::vector<Tensor> operands_of(const ComparedLayer& layer, Device device, bool 
   return operands;
 }
 
+std::vector<Tensor> upstream_of(const ComparedLayer& layer, std::span<const Tensor> like) {
+  std::vector<Tensor> upstream;
+  for (size_t i = 0; i < like.size(); ++i) {
+    const Tensor& dy = layer.outputs[i].dy;
+    const bool flows = dy.defined() && like[i].requires_grad();
+    upstream.push_back(flows ? dy.to(like[i].dtype()).to(like[i].device()) : Tensor());
+  }
+  return upstream;
+}
+
 LayerRun run_layer(const ComparedLayer& layer, const std::vector<Tensor>& operands,
-                   const std::vector<Tensor>& upstream) {
+                   const std::vector<Tensor>& upstream, const std::function<void()>& between) {
   LayerRun run;
   {
     const FixedDraws draws(operands.front().device());
     run.outputs = layer.forward(operands);
   }
+  if (between) between();
   run.upstream = upstream.empty() ? upstream_of(layer, run.outputs) : upstream;
   for (size_t i = 0; i < run.outputs.size(); ++i) {
     const Tensor& y = run.outputs[i];

@@ -74,9 +74,13 @@ struct LayerRun {
 // `value` for a run on the device, in f64 if it is floating and `wide`; a leaf of its own memory.
 Tensor operand(const Tensor& value, Device device, bool wide);
 std::vector<Tensor> operands_of(const ComparedLayer& layer, Device device, bool wide);
-// Forward, and backward from every upstream gradient: those given, or the layer's own.
+// The layer's own upstream gradients for these outputs; undefined where none comes.
+std::vector<Tensor> upstream_of(const ComparedLayer& layer, std::span<const Tensor> outputs);
+// Forward, and backward from every upstream gradient: those given, or the layer's own. `between` is
+// called between the two.
 LayerRun run_layer(const ComparedLayer& layer, const std::vector<Tensor>& operands,
-                   const std::vector<Tensor>& upstream = {});
+                   const std::vector<Tensor>& upstream = {},
+                   const std::function<void()>& between = {});
 LayerRun run_layer(const ComparedLayer& layer, Device device, bool wide);
 
 struct JudgeOptions {

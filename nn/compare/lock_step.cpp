@@ -1,5 +1,6 @@
 #include "nn/compare/lock_step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/cross_entropy.h"
@@ -73,19 +74,23 @@ void note(CompareTraining& train, const CompareRow& row, CompareDirection direct
   train.layers.push_back({row.layer, row.path, direction, share, step});
 }
 
-// Looks at one direction of a row; the first value beyond its tolerance is where the two part.
+// Looks at one direction of a row. The first value beyond its tolerance is where the two part; one
+// that is extreme on all sides is where the training ends.
 void look(CompareTraining& train, const CompareRow& row, CompareDirection direction, int64_t step) {
   double share = -1;
   for (const CompareValue& value : row.values) {
-    if (value.direction != direction) continue;
+    if (value.direction != direction || train.diverged) continue;
+    const auto at = [&](const CompareError& error) {
+      return CompareParting{step, row.layer, row.path, value.name, direction, value.shape, error};
+    };
     for (const CompareError& error : value.errors) {
       share = std::max(share, error.of_allowed);
-      if (error.ok || train.parted) continue;
-      train.parted =
-          CompareParting{step, row.layer, row.path, value.name, direction, value.shape, error};
+      if (!error.ok && !train.parted) train.parted = at(error);
     }
+    const bool extreme = std::ranges::all_of(value.errors, &CompareError::extreme);
+    if (extreme && !train.parted) train.diverged = at(value.errors.front());
   }
-  if (share >= 0) note(train, row, direction, share, step);
+  if (share >= 0 && !train.diverged) note(train, row, direction, share, step);
 }
 
 // Forward through the layers, backward in the opposite order; the last row is the optimizer's.
@@ -97,6 +102,14 @@ void look_at_all(CompareTraining& train, const std::vector<CompareRow>& rows, in
   look(train, rows.back(), forward, step);
 }
 
+std::string diverged_text(const CompareParting& at) {
+  return concat("The training has diverged at step ", at.step, ": ", at.value, " of ", at.path,
+                at.path.empty() ? "" : " ", at.layer, " (", to_string(at.direction), ") has ",
+                at.error.extreme,
+                " values that are not finite, or beyond 2^50, on all sides alike; what follows was "
+                "not compared.");
+}
+
 // One step of the CPU's training, each layer of it and the optimizer judged.
 double locked_step(Run& run, const nn::Batch& batch, const MakeOptimizer& make,
                    const JudgeOptions& judge, std::vector<CompareRow>& rows) {
@@ -106,7 +119,6 @@ double locked_step(Run& run, const nn::Batch& batch, const MakeOptimizer& make,
   const nn::Recording recording = nn::record(*run.model, x, [&](const Tensor& y) {
     return nn::Ending{cross_entropy(y, batch.labels), {}};
   });
-  rows.clear();
   for (size_t i = 0; i < recording.calls.size(); ++i) {
     if (const auto layer = nn::layer_of(recording, i, tensors)) {
       rows.push_back(judge_layer(*layer, judge));
@@ -145,8 +157,14 @@ CompareReport compare_training(const std::function<std::unique_ptr<nn::Module>()
     const nn::Batch batch = next_batch();
     check(batch.labels.defined(), "compare", "lock-step training needs labels");
     train.batch_size = batch.x.size(0);
-    const double loss = locked_step(run, batch, make_optimizer, judge, report.rows);
-    look_at_all(train, report.rows, step);
+    std::vector<CompareRow> rows;
+    const double loss = locked_step(run, batch, make_optimizer, judge, rows);
+    look_at_all(train, rows, step);
+    if (!train.diverged || std::ranges::all_of(rows, &CompareRow::ok)) report.rows = rows;
+    if (train.diverged) {
+      report.missing.push_back(diverged_text(*train.diverged));
+      break;
+    }
     const double other_loss = free_run.step(batch);
     train.drift.push_back({step, loss, other_loss, distance(*run.model, free_run.model())});
     train.steps_done = train.parted ? step - 1 : step;

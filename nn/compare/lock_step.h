@@ -11,7 +11,9 @@
 // CPU's bits (activations, upstream gradients, parameters, the optimizer's state), so that what a
 // layer may be off by is a rounding bound of its own: that of compare(). The run stops at the first
 // value beyond it: forward in the order of the layers, backward in the opposite order, then the
-// optimizer. Without a GPU the CPU's f32 is held against its f64 in the same way.
+// optimizer. It also stops, with a sentence in report.missing, where a value is no longer finite,
+// or so large that its square is not, on all sides alike: such a training tells nothing. Without a
+// GPU the CPU's f32 is held against its f64 in the same way.
 //
 // Beside it a free run from the same parameters on the same batches shows the drift: on CUDA, or
 // without a GPU on the CPU in f64.
@@ -33,7 +35,7 @@ struct LockStepOptions {
 // make_model: an f32 model on the CPU, with the same values each time; it is trained in training
 // mode on the cross entropy with the batch's labels. make_optimizer: over the model's parameters.
 // next_batch: on the CPU, with labels. All within tolerance: report.train has no `parted`; the rows
-// are those of the last step. Throws what these throw.
+// are those of the last step that was compared. Throws what these throw.
 CompareReport compare_training(
     const std::function<std::unique_ptr<nn::Module>()>& make_model,
     const std::function<std::unique_ptr<nn::Optimizer>(nn::Module&)>& make_optimizer,

@@ -14,6 +14,9 @@ double largest_size(std::span<const double> values) {
   return largest;
 }
 
+// Squares of such values, a million of them, are beyond f32.
+bool is_extreme(double value) { return !(std::abs(value) <= 0x1p50); }
+
 size_t bin_of(double ulps) {
   if (!(ulps <= ulp_edge(kUlpBins - 2))) return kUlpBins - 1;  // NaN too
   int bin = 0;
@@ -38,6 +41,7 @@ CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
     const double allowed = options.tolerance.at(want[i], scale);
     const double share = share_of_allowed(values[i], want[i], dtype, allowed);
     if (share > 1) ++result.beyond;
+    if (is_extreme(values[i]) && is_extreme(want[i])) ++result.extreme;
     const double error = share == 0 ? 0 : std::abs(values[i] - want[i]);
     const double size = std::max(std::abs(want[i]), least);
     const double in_ulps = error == 0 ? 0 : error / ulp(size, dtype);

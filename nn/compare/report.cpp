@@ -160,7 +160,8 @@ bool CompareValue::ok() const {
 bool CompareRow::ok() const { return std::ranges::all_of(values, &CompareValue::ok); }
 
 bool CompareReport::ok() const {
-  return std::ranges::all_of(rows, &CompareRow::ok) && !(train && train->parted);
+  return std::ranges::all_of(rows, &CompareRow::ok) &&
+         !(train && (train->parted || train->diverged));
 }
 
 std::string to_json(const CompareReport& report) {

@@ -16,8 +16,8 @@
 //    "tolerance": null,               a number where the caller gave one
 //    "reference": "cpu f64",          what all errors are against
 //    "missing": ["..."],              sentences: what could not be compared here, and why
-//    "ok": true,                      everything is within its tolerance
-//    "ulp_edges": [0, 0.0625, 0.125, ..., 65536, null],
+//    "ok": true,                      everything is within its tolerance, and no training ended
+//    early "ulp_edges": [0, 0.0625, 0.125, ..., 65536, null],
 //                                     upper ends of the histograms' bins; the first is "exact", the
 //                                     last has no end and takes what is not finite
 //    "devices": [                     the CPU first, then CUDA where there is a GPU
@@ -66,6 +66,8 @@
 //    ],
 //    "train": null | {                lock-step training
 //      "steps_asked": 200, "steps_done": 200, "batch_size": 128, "optimizer": "sgd",
+//                                     fewer are done where the two part or, as "missing" says then,
+//                                     where the values of both leave the range of f32
 //      "parted": null | {"step": 3, "layer": "GroupNorm", "path": "1", "direction": "backward",
 //                "value": "dx", "device": "cuda:0", "index": [0, 1, 2, 3], "cpu": 1.0,
 //                "cuda:0": 1.0, "reference": 1.0, "error": 0.1, "allowed": 1e-6},
@@ -105,6 +107,7 @@ struct CompareError {
   Device device;
   bool ok = true;
   int64_t beyond = 0;     // values beyond what is allowed
+  int64_t extreme = 0;    // that are not finite, or beyond 2^50, here and in the reference
   double of_allowed = 0;  // the worst error as a share of what is allowed
   double max_ulp = 0, mean_ulp = 0;
   double max_relative = 0, mean_relative = 0;
@@ -157,7 +160,8 @@ struct CompareDevice {
   std::vector<std::pair<DType, double>> tflop_per_s;
 };
 
-// Where lock-step training found the first value beyond its tolerance.
+// Where lock-step training ended before its last step: at the first value beyond its tolerance, or
+// that has left the range in which f32 can be compared on all sides alike.
 struct CompareParting {
   int64_t step = 0;  // from 1
   std::string layer, path, value;
@@ -179,7 +183,7 @@ struct CompareTraining {
   };
   int64_t steps_asked = 0, steps_done = 0, batch_size = 0;
   std::string optimizer;
-  std::optional<CompareParting> parted;
+  std::optional<CompareParting> parted, diverged;
   std::vector<Layer> layers;
   Device drift_device;
   DType drift_dtype = DType::f32;

@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "autograd/ops/matmul.h"
-#include "core/error.h"
 #include "core/generator.h"
-#include "core/trace.h"
-#include "nn/capture.h"
+#include "nn/compare/layer_time.h"
 #include "nn/compare/timer.h"
 
 namespace gradus {
@@ -14,36 +12,10 @@ namespace {
 
 constexpr double kBlockSeconds = 0.005;
 
-// A step that cannot be recorded (it waits for the device, say) is timed as it is.
-double time_captured(Device device, const std::function<void()>& step, int repeats) {
-  // A graph of one call would show the time between graphs.
-  const int rounds = device.type == DeviceType::cuda ? 20 : 1;
-  try {
-    nn::CapturedStep captured(device, [&] {
-      for (int round = 0; round < rounds; ++round) step();
-    });
-    const double seconds = time_step(
-        device, [&] { captured.run(); }, repeats, kBlockSeconds);
-    return seconds / rounds;
-  } catch (const Error&) {
-    if (device == kCpu) throw;
-  }
-  return time_step(device, step, repeats, kBlockSeconds);
-}
-
-CompareTime time_direction(CompareDirection direction, const CompareDevice& roofs, DType dtype,
-                           const std::function<void()>& step, int repeats) {
-  CompareTime time{.device = roofs.device, .direction = direction};
-  {
-    const Trace trace;
-    step();
-    for (const TraceRecord& record : trace.records()) {
-      if (record.part) continue;
-      time.bytes += record.bytes;
-      time.flops += record.flops;
-    }
-  }
-  time.seconds = time_captured(roofs.device, step, repeats);
+CompareTime set_against(const CompareDevice& roofs, DType dtype, CompareDirection direction,
+                        const Timing& timing) {
+  CompareTime time{.device = roofs.device, .direction = direction, .seconds = timing.seconds};
+  time.bytes = timing.bytes, time.flops = timing.flops;
   double rate = 0;
   for (const auto& [of, tflop_per_s] : roofs.tflop_per_s) {
     if (of == dtype) rate = tflop_per_s;
@@ -87,27 +59,18 @@ CompareDevice measure_roofs(Device device, const std::vector<DType>& dtypes) {
   return result;
 }
 
-std::vector<CompareTime> time_layer(const ComparedLayer& layer, const CompareDevice& roofs,
-                                    int repeats) {
-  using enum CompareDirection;
-  std::vector<Tensor> operands = operands_of(layer, roofs.device, false);
-  std::vector<CompareTime> times;
-  times.push_back(time_direction(
-      forward, roofs, layer.dtype, [&] { layer.forward(operands); }, repeats));
-  const LayerRun run = run_layer(layer, operands);
-  if (std::ranges::none_of(run.upstream, &Tensor::defined)) return times;
-  const std::vector<Tensor> outputs = layer.forward(operands);
-  const auto forget = [&] {
-    for (Tensor& x : operands) x.zero_grad();
-  };
-  const auto step = [&] {  // keeps nothing: what a recording allocates is the recording's
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (run.upstream[i].defined()) outputs[i].backward(run.upstream[i], true);
-    }
-    forget();
-  };
-  forget();
-  times.push_back(time_direction(backward, roofs, layer.dtype, step, repeats));
+std::vector<CompareTime> times_of(const ComparedLayer& layer, const CompareDevice& roofs,
+                                  int repeats) {
+  const TimedLayer timed{
+      .forward = layer.forward,
+      .operands = {operands_of(layer, roofs.device, false)},
+      .upstream = [&](std::span<const Tensor> outputs) { return upstream_of(layer, outputs); }};
+  const LayerTiming timing = time_layer(timed, roofs.device, repeats, kBlockSeconds);
+  std::vector<CompareTime> times{
+      set_against(roofs, layer.dtype, CompareDirection::forward, timing.forward)};
+  if (timing.backward) {
+    times.push_back(set_against(roofs, layer.dtype, CompareDirection::backward, *timing.backward));
+  }
   return times;
 }
 

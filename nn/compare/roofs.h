@@ -16,7 +16,7 @@ CompareDevice measure_roofs(Device device, const std::vector<DType>& dtypes);
 // Forward and, where the layer has a gradient, backward on the device of `roofs`: medians of
 // `repeats`, and the least time that the roofs allow as a share of it. The layer's own launches say
 // the bytes and operations; operands are in a cache where they fit one.
-std::vector<CompareTime> time_layer(const ComparedLayer& layer, const CompareDevice& roofs,
-                                    int repeats);
+std::vector<CompareTime> times_of(const ComparedLayer& layer, const CompareDevice& roofs,
+                                  int repeats);
 
 }  // namespace gradus

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/error.h"
 #include "core/launch.h"
 #include "nn/capture.h"
 
@@ -28,6 +29,21 @@ double time_step(Device device, const std::function<void()>& step, int repeats,
   std::vector<double> seconds(static_cast<size_t>(repeats));
   for (double& value : seconds) value = block(steps) / static_cast<double>(steps);
   return median(seconds);
+}
+
+double time_captured(Device device, const std::function<void()>& step, int64_t calls, int repeats,
+                     double block_seconds) {
+  const auto time = [&](const std::function<void()>& one) {
+    return time_step(device, one, repeats, block_seconds) / static_cast<double>(calls);
+  };
+  if (device.type == DeviceType::cuda) {
+    try {
+      nn::CapturedStep captured(device, step);
+      return time([&] { captured.run(); });
+    } catch (const Error&) {  // by what is timed below, if it is of another kind
+    }
+  }
+  return time(step);
 }
 
 }  // namespace gradus

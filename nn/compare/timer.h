@@ -15,4 +15,10 @@ double median(std::vector<double> values);
 double time_step(Device device, const std::function<void()>& step, int repeats,
                  double block_seconds = 0.02);
 
+// Median seconds of one of the `calls` calls that `step` makes. On a GPU the step is recorded and
+// replayed, so that the host's share does not count; one that cannot be recorded (it waits for the
+// device, say) is timed as it is.
+double time_captured(Device device, const std::function<void()>& step, int64_t calls, int repeats,
+                     double block_seconds = 0.02);
+
 }  // namespace gradus

@@ -92,6 +92,7 @@ set(GRADUS_PRIVATE_HEADERS
   autograd/ops/axis_set.h
   nn/compare/differences.h
   nn/compare/layer.h
+  nn/compare/layer_time.h
   nn/compare/loss_layer.h
   nn/compare/measure.h
   nn/compare/module_layer.h

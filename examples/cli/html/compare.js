@@ -23,6 +23,10 @@ function duration(seconds) {
 }
 const percent = (share) => share == null ? '–' : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 
+// Rows that are there for their times only have nothing to judge: the charts show them.
+const judged = data.rows.map((row, index) => ({row, index})).filter(({row}) => row.values.length > 0);
+const hasTimes = judged.some(({row}) => row.times.length > 0);
+
 // Columns: key for the address, title, what is sorted, what is shown.
 const columns = [
   {key: 'ok', title: '', of: (row) => row.ok ? 1 : 0, show: (row) => h('span', {class: row.ok ? 'good' : 'bad'}, row.ok ? '✓' : '✗ beyond')},
@@ -35,12 +39,16 @@ const columns = [
     {key: `ulp-${device}`, title: `${nameOf(device)} largest ulp`, of: (row) => worst(errorsOf(row, device), 'max_ulp'), show: (row) => num(worst(errorsOf(row, device), 'max_ulp'), 3)},
     {key: `histogram-${device}`, title: `${nameOf(device)} errors`, show: (row) => spark(histogramOf(row, device))},
   ]),
-  ...devices.flatMap((device) => directions.map((direction) => (
+  ...(hasTimes ? timeColumns() : []),
+];
+
+function timeColumns() {
+  return [...devices.flatMap((device) => directions.map((direction) => (
     {key: `${direction}-${device}`, title: `${nameOf(device)} ${direction}`, of: (row) => timeOf(row, device, direction)?.seconds,
      show: (row) => h('span', {class: 'num'}, duration(timeOf(row, device, direction)?.seconds))}))),
   ...devices.map((device) => ({key: `share-${device}`, title: `${nameOf(device)} of roof`, of: (row) => shareOf(row, device),
-    show: (row) => h('span', {class: 'num'}, percent(shareOf(row, device)))})),
-];
+    show: (row) => h('span', {class: 'num'}, percent(shareOf(row, device)))}))];
+}
 
 // The smaller share of the two directions.
 function shareOf(row, device) {
@@ -95,7 +103,7 @@ let openRow = null;
 function sorted() {
   const column = columns.find((c) => c.key === view.sort && c.of) || columns[0];
   const known = (value) => value != null && !Number.isNaN(value);
-  return data.rows.map((row, index) => ({row, index}))
+  return judged
     .filter(({row}) => (!view.dtype || row.dtype === view.dtype) && `${titleOf(row)} ${row.case} ${row.dtype}`.toLowerCase().includes(view.find.toLowerCase()))
     .sort((a, b) => {
       const x = column.of(a.row), y = column.of(b.row);
@@ -126,7 +134,7 @@ function drawTable() {
         if (event.key === 'ArrowDown') { event.preventDefault(); event.currentTarget.nextSibling?.focus(); }
         if (event.key === 'ArrowUp') { event.preventDefault(); event.currentTarget.previousSibling?.focus(); }
       }}, columns.map((column) => h('td', {class: column.text ? 'text' : ''}, column.show(row)))))));
-  count.textContent = rows.length === data.rows.length ? `${rows.length} rows` : `${rows.length} of ${data.rows.length} rows`;
+  count.textContent = rows.length === judged.length ? `${rows.length} rows` : `${rows.length} of ${judged.length} rows`;
   address.write({sort: view.sort, down: view.down || null, find: view.find, dtype: view.dtype, row: openRow, theme: chosenTheme});
   document.documentElement.dataset.order = rows.map(({index}) => index).join(',');
 }
@@ -147,12 +155,16 @@ function drawDetails() {
     return;
   }
   const row = data.rows[openRow];
-  details.replaceChildren(h('h2', {}, titleOf(row), ' ', h('span', {class: 'soft'}, `${row.dtype} ${shapeOf(row.shape)}${row.case ? ', case ' + row.case : ''}`)),
+  const head = h('h2', {}, titleOf(row), ' ', h('span', {class: 'soft'}, `${row.dtype} ${shapeOf(row.shape)}${row.case ? ', case ' + row.case : ''}`));
+  const times = row.times.map((t) => h('p', {class: 'num says'}, describe({row, t})));
+  if (row.values.length === 0) return details.replaceChildren(head, ...times);
+  details.replaceChildren(head,
     h('p', {class: 'small soft'}, `The longest sum behind any value has ${row.reduction} terms, which the tolerances come from. All errors are against ${data.reference}.`),
     h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['value', 'device', 'error, of allowed', 'ulp, largest', 'ulp, mean', 'relative, largest', 'beyond', 'worst at', ...devices, 'reference'].map((title, k) =>
       h('th', {class: k < 2 ? 'text' : ''}, title)))), h('tbody', {}, row.values.flatMap(valueRows)))),
     differencesTable(row) ?? '',
-    h('div', {class: 'maps two'}, devices.map((device) => histogramFigure(histogramOf(row, device), `${nameOf(device)}: errors in ulp, all values`))));
+    ...times,
+    h('div', {class: 'maps charts'}, devices.map((device) => histogramFigure(histogramOf(row, device), `${nameOf(device)}: errors in ulp, all values`))));
 }
 
 function valueRows(value) {
@@ -176,10 +188,9 @@ function differencesTable(row) {
 // ---- the page -----------------------------------------------------------------------------------
 
 const table = h('table', {class: 'rows'}), details = h('section', {class: 'details', 'aria-live': 'polite'}), count = h('span', {class: 'soft small'});
-const wrong = data.rows.filter((row) => !row.ok).length;
-const judged = data.rows.filter((row) => row.values.length > 0).length;  // others are there for their times
-const verdict = data.ok ? `✓ ${judged} rows, all within tolerance`
-  : wrong > 0 ? `✗ ${wrong} of ${judged} rows beyond tolerance` : '✗ beyond tolerance';
+const wrong = judged.filter(({row}) => !row.ok).length;
+const verdict = data.ok ? `✓ ${judged.length} rows, all within tolerance`
+  : wrong > 0 ? `✗ ${wrong} of ${judged.length} rows beyond tolerance` : data.train?.parted ? '✗ beyond tolerance' : '✗ the training diverged';
 const subject = {layers: 'each layer by itself', model: `the layers inside ${data.model}`, train: `lock-step training of ${data.model}`}[data.what];
 
 pageTop(`gradus ${data.version} · compare: ${subject}, seed ${data.seed}`, devices.length > 1 ? 'CPU and CUDA, layer by layer' : 'The CPU against f64, layer by layer',
@@ -194,7 +205,7 @@ const dtypeChoice = h('select', {'aria-label': 'dtype', onchange() { view.dtype 
   h('option', {value: ''}, 'all dtypes'), dtypes.map((name) => h('option', {value: name, selected: name === view.dtype}, name)));
 const main = h('main', {},
   trainSection(),
-  h('section', {}, h('h2', {}, data.what === 'train' ? 'The layers at the last step' : 'Errors and times'),
+  h('section', {}, h('h2', {}, data.what === 'train' ? 'The layers at the last step' : hasTimes ? 'Errors and times' : 'Errors'),
     h('div', {class: 'tools'}, filter, dtypes.length > 1 ? dtypeChoice : null, count),
     h('div', {class: 'scroll tall'}, table)),
   details, timeSection(), roofSection());

@@ -19,7 +19,7 @@ function timeSection() {
   const share = (seconds) => 100 * (Math.log10(seconds) - low) / (high - low);
   const ticks = Array.from({length: high - low + 1}, (_, k) => h('span', {style: `left:${100 * k / (high - low)}%`}, duration(1.0001 * 10 ** (low + k)).replace(/\.0+/, '')));
   return h('section', {}, h('h2', {}, 'Time'), legendOf(),
-    h('p', {class: 'small soft'}, 'The scale is logarithmic: from one line to the next it is ten times as long.'),
+    h('p', {class: 'small soft'}, 'The scale is logarithmic: from one line to the next it is ten times as long. In %: the least time that the roofs below allow, of the time it took; above 100 % operands came from a cache.'),
     h('div', {class: 'times'}, h('div', {class: 'axis'}, ticks), rows.map(({row, index}) => timeRow(row, index, share, high - low))));
 }
 
@@ -50,8 +50,9 @@ function roofSection() {
   const grid = [...ticksOf(x0, x1).map((x) => `<line class="grid" x1="${X(x)}" x2="${X(x)}" y1="0" y2="${tall}"/><text class="label" x="${X(x)}" y="${tall + 18}">${power(x)}</text>`),
     ...ticksOf(y0, y1).map((y) => `<line class="grid" x1="0" x2="${w}" y1="${Y(y)}" y2="${Y(y)}"/><text class="label left" x="-8" y="${Y(y)}">${power(y)}</text>`)].join('');
   // Roofs that lie on each other have one label.
-  const labels = roofs.map((roof, k) => roofs.findIndex((r) => r.device === roof.device && Math.abs(r.top - roof.top) < .12) !== k ? null
-    : roofs.filter((r) => r.device === roof.device && Math.abs(r.top - roof.top) < .12).map((r) => r.dtype).join(', '));
+  const beside = (roof) => roofs.filter((r) => r.device === roof.device && Math.abs(r.top - roof.top) < .12);
+  const highest = (list) => list.reduce((a, b) => b.top > a.top ? b : a);
+  const labels = roofs.map((roof) => highest(beside(roof)) === roof ? beside(roof).map((r) => r.dtype).join(', ') : null);
   const lines = roofs.map((roof, k) => roofLine(roof, labels[k], x0, x1, y0, X, Y)).join('');
   const dots = points.map((p, k) => `<circle class="dot ${gpuClass(p.t.device)} ${p.t.direction}" data-k="${k}" tabindex="0" cx="${X(p.x).toFixed(1)}" cy="${Y(p.y).toFixed(1)}" r="6"><title>${nameOf(p.t.device)} ${p.t.direction}</title></circle>`).join('');
   const chart = svg(`${grid}${lines}${dots}<text class="label" x="${w / 2}" y="${tall + 42}">operations per byte</text><text class="label" x="0" y="-14" style="text-anchor:start">GFLOP/s</text>`,
@@ -87,10 +88,10 @@ function trainSection() {
   if (!train) return null;
   const p = train.parted;
   return h('section', {}, h('h2', {}, 'Lock-step training'),
-    h('p', {}, `${train.steps_done} of ${train.steps_asked} steps with batches of ${train.batch_size}, ${train.optimizer}. At each step and layer CUDA starts from the CPU's bits.`),
-    h('p', {class: p ? 'bad' : 'good'}, p ? `Parted at step ${p.step}, ${p.path} ${p.layer}, ${p.direction}: ${p.value}[${p.index.join(', ')}] on ${p.device} is ${show(p[p.device])}, on the CPU ${show(p.cpu)}, by the reference ${show(p.reference)}; ${number(p.error, 3)} off, ${number(p.allowed, 3)} allowed.`
-      : 'No value of any layer left its tolerance.'),
-    h('div', {class: 'maps two'}, h('figure', {}, h('figcaption', {}, h('b', {}, 'Worst of all steps, of allowed')), h('div', {class: 'scroll'}, h('table', {}, h('tbody', {}, train.layers.map((layer) =>
+    h('p', {}, `${train.steps_done} of ${train.steps_asked} steps with batches of ${train.batch_size}, ${train.optimizer}. ${devices.length > 1 ? "At each step and layer CUDA starts from the CPU's bits." : "At each step and layer the CPU's f64 starts from the bits of its f32."}`),
+    h('p', {class: data.ok ? 'good' : 'bad'}, p ? `Parted at step ${p.step}, ${p.path} ${p.layer}, ${p.direction}: ${p.value}[${p.index.join(', ')}] on ${p.device} is ${show(p[p.device])}, on the CPU ${show(p.cpu)}, by the reference ${show(p.reference)}; ${number(p.error, 3)} off, ${number(p.allowed, 3)} allowed.`
+      : data.ok ? 'No value of any layer left its tolerance.' : 'The training diverged after them: its values say nothing of the layers any more.'),
+    h('div', {class: 'maps charts'}, h('figure', {}, h('figcaption', {}, h('b', {}, 'Worst of all steps, of allowed')), h('div', {class: 'scroll'}, h('table', {}, h('tbody', {}, train.layers.map((layer) =>
       h('tr', {class: layer.of_allowed > 1 ? 'wrong' : ''}, h('td', {class: 'text'}, `${layer.path} ${layer.layer}`), h('td', {class: 'text'}, layer.direction), h('td', {}, gauge(layer.of_allowed)), h('td', {class: 'num'}, `step ${layer.step}`))))))),
       train.drift && train.drift.steps.length > 1 ? driftFigure(train.drift) : null));
 }

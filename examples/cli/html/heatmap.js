@@ -53,7 +53,7 @@ class HeatMap {
     this.scale ??= largest(this.values || []);
     const width = this.width || this.grid.width;
     this.svg = h('div');  // parsed as markup, which needs no namespace
-    this.svg.innerHTML = `<svg class="map${this.plain ? ' plain' : ''}" viewBox="0 0 ${width} ${this.grid.height + 3}" role="application"
+    this.svg.innerHTML = `<svg class="map${this.plain ? ' plain' : ''}" viewBox="0 0 ${width} ${this.grid.height + 3}" style="max-width:${1.6 * width}px" role="application"
       aria-roledescription="heat map" tabindex="0"></svg>`;
     this.svg = this.svg.firstChild;
     this.svg.setAttribute('aria-label', `${this.label}; arrow keys move from value to value`);

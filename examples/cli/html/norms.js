@@ -25,7 +25,7 @@ function headOf(op, variant) {
   const name = op === 'group_norm' ? `GroupNorm(${state.groups})` : kLessons[op].title;
   const sets = variant.set ? `${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of ${variant.set[0].m}` : `windows of ${variant.window.size}`;
   const same = op !== 'group_norm' ? null : (data.controls[0].says || {})[state.groups];
-  return h('div', {class: 'norm-name'}, h('h2', {}, name), h('p', {class: 'small soft'}, sets, same ? h('span', {class: 'same'}, same) : null),
+  return h('div', {class: 'norm-name'}, h('h2', {}, ...(name.length > 12 ? name.split(/(?=Norm)/).flatMap((part) => [h('wbr'), part]) : [name])), h('p', {class: 'small soft'}, sets, same ? h('span', {class: 'same'}, same) : null),
     h('p', {class: 'small'}, m(kSays[op])));
 }
 

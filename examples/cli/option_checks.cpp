@@ -1,0 +1,95 @@
+#include "examples/cli/option_checks.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+
+#include "nn/io/atomic_file.h"
+
+namespace gradus::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+bool parses(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// The file itself, also where it and what links to it do not exist yet.
+fs::path full_path(const std::string& name) {
+  constexpr int kMaxLinks = 40;
+  std::error_code ignored;
+  fs::path path = fs::absolute(name, ignored);
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
+    path = path.parent_path() / fs::read_symlink(path, ignored);
+  }
+  const fs::path followed = fs::weakly_canonical(path, ignored);
+  return followed.empty() ? path.lexically_normal() : followed;
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  if (a.empty() || b.empty()) return false;
+  return full_path(a) == full_path(b) || fs::equivalent(a, b, ignored);  // hard links
+}
+
+}  // namespace
+
+std::string check_count(const std::string& text) {
+  int64_t value = 0;
+  if (parses(text, value) && value >= 1) return "";
+  return fmt::format("expected an integer of 1 or more, got '{}'", text);
+}
+
+std::string check_positive_real(const std::string& text) {
+  double value = 0;
+  if (parses(text, value) && std::isfinite(value) && value > 0) return "";
+  return fmt::format("expected a finite number above 0, got '{}'", text);
+}
+
+std::string check_non_negative_real(const std::string& text) {
+  double value = 0;
+  if (parses(text, value) && std::isfinite(value) && value >= 0) return "";
+  return fmt::format("expected a finite number of 0 or more, got '{}'", text);
+}
+
+std::string check_seed(const std::string& text) {
+  uint64_t value = 0;
+  if (parses(text, value)) return "";
+  return fmt::format("expected an integer of 0 to 2^64 - 1, got '{}'", text);
+}
+
+std::string check_name(const std::string& text) {
+  return text.empty() ? "expected the name of a file, got ''" : "";
+}
+
+void check_files_differ(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
+  std::vector<NamedFile> earlier = read;
+  for (const NamedFile& file : written) {
+    for (const auto& [other, name] : earlier) {
+      if (!is_same_file(file.second, name)) continue;
+      throw CLI::ValidationError(file.first,
+                                 fmt::format("'{}' is the file of {}", file.second, other));
+    }
+    earlier.push_back(file);
+  }
+}
+
+void refuse(const CLI::App& command, std::initializer_list<const char*> options,
+            const std::string& why) {
+  for (const char* option : options) {
+    if (command.count(option) > 0) throw CLI::ValidationError(option, why);
+  }
+}
+
+void check_can_be_created(const char* option, const std::string& path) {
+  if (path.empty()) return;
+  const nn::AtomicFile probe(option, path);  // leaves nothing behind
+}
+
+}  // namespace gradus::cli
