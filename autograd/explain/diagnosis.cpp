@@ -106,9 +106,10 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
   if (is_constant(in.x)) reasons.push_back("x is the same everywhere: xhat is 0");
   for (const Finding& one : findings) {
     if (one.hidden == 0) continue;
+    const bool sets = one.tensor == "dx";
     reasons.push_back(concat("rounding to ", to_string(one.exact_to), " leaves nothing of ",
-                             one.tensor, one.tensor == "dx" ? " in " : " of ", one.hidden,
-                             one.tensor == "dx" ? " sets" : " gammas",
+                             one.tensor, sets ? " in " : " of ", one.hidden,
+                             sets ? " set" : " gamma", one.hidden == 1 ? "" : "s",
                              ": x lies too far from 0 for its spread, or overflows"));
   }
   if (reasons.empty()) reasons.push_back("its values happen to hide them");
