@@ -6,6 +6,7 @@
 #include "autograd/grad_mode.h"
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
+#include "core/launch.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
@@ -124,6 +125,25 @@ TEST(ActivationNames, RoundTrip) {
   EXPECT_EQ(parse_activation("relu"), Activation::of<gradus::Relu>());
   EXPECT_ERROR(parse_activation("rleu"), ErrorCode::invalid_argument,
                "activation: expected one of relu", "got 'rleu'");
+}
+
+// The mask as core/ops/activation.h promises it: one bit per element, 0 beyond the last.
+TEST(ActivationMask, HoldsNothingBeyondTheLastElement) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const int64_t count : {1, 7, 8, 13, 21}) {
+      const Tensor x = Tensor::zeros({count}, {.dtype = dtype});
+      const Tensor y = empty_like(x),
+                   mask = Tensor::full({mask_bytes(count)}, 255, {.dtype = DType::u8});
+      launch(ActivationForward{.activation = Activation::of<Hardsigmoid>(),
+                               .x = x.raw(),
+                               .y = y.raw(),
+                               .mask = mask.raw()});
+      const std::vector<uint8_t> bytes = mask.to_vector<uint8_t>();
+      for (int64_t bit = 0; bit < 8 * mask.numel(); ++bit) {
+        EXPECT_EQ(bytes[static_cast<size_t>(bit / 8)] >> bit % 8 & 1, bit < count) << count;
+      }
+    }
+  }
 }
 
 }  // namespace
