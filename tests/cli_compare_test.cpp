@@ -82,6 +82,8 @@ TEST_F(CompareCli, ShapesThatFitAndThatDoNot) {
                  {"--shape [4,5] does not fit", "max_pool2d"});
   expect_failure(compare({"--shape", "4,0"}), 2, {"--shape"});
   expect_text(compare({"--shape", "3,4,6,5", "--dtype", "f32", "--repeats", "0"}), 0, "relu");
+  expect_text(compare({"--shape", "4,5", "--dtype", "f32", "--repeats", "0"}), 0,
+              "left out, since they take no x of [4,5]: conv2d, max_pool2d");
 }
 
 TEST_F(CompareCli, TheLayersOfAModel) {

@@ -64,7 +64,12 @@ CompareReport compare_layers(const CompareCommand& o) {
   JudgeOptions judge{.tolerance = o.tolerance};
   judge.devices = compared_devices(report.missing, kInstead);
   const bool gpu = judge.devices.size() > 1;
-  const auto cases = compared_cases({.layers = o.layers, .shape = o.shape, .timed = o.repeats > 0});
+  const auto [cases, left_out] =
+      compared_cases({.layers = o.layers, .shape = o.shape, .timed = o.repeats > 0});
+  if (!left_out.empty()) {
+    report.missing.push_back(fmt::format("left out, since they take no x of {}: {}",
+                                         concat(*o.shape), fmt::join(left_out, ", ")));
+  }
   for (const Device device : judge.devices) {
     report.devices.push_back(o.repeats > 0 ? measure_roofs(device, o.dtypes)
                                            : CompareDevice{.device = device});

@@ -67,22 +67,23 @@ std::optional<OpCase> first_fitting(const std::vector<OpCase>& cases, const std:
   return std::nullopt;
 }
 
-std::vector<OpCase> cases_of_shape(const std::vector<OpCase>& all, const CasesOptions& options) {
-  std::vector<OpCase> result;
+ComparedCases cases_of_shape(const std::vector<OpCase>& all, const CasesOptions& options) {
+  ComparedCases result;
   std::set<std::string> seen;
   std::string why;
   for (const OpCase& op_case : all) {
     if (!seen.insert(op_case.function).second) continue;
     std::string of_this;
     if (auto fitting = first_fitting(all, op_case.function, *options.shape, of_this)) {
-      result.push_back(std::move(*fitting));
+      result.cases.push_back(std::move(*fitting));
     } else {
+      result.left_out.push_back(op_case.function);
       why = of_this;
     }
   }
   const bool named = !options.layers.empty();
-  check(!result.empty() && (!named || why.empty()), "compare", "--shape ", *options.shape,
-        " does not fit: ", why.empty() ? "no layer takes it" : why);
+  check(!result.cases.empty() && (!named || result.left_out.empty()), "compare", "--shape ",
+        *options.shape, " does not fit: ", why.empty() ? "no layer takes it" : why);
   return result;
 }
 
@@ -100,7 +101,7 @@ std::vector<std::string> layer_names() {
   return names;
 }
 
-std::vector<OpCase> compared_cases(const CasesOptions& options) {
+ComparedCases compared_cases(const CasesOptions& options) {
   std::vector<OpCase> all;
   std::set<std::string> timed;
   for (const std::string& op : ops_with_cases()) {
@@ -115,7 +116,8 @@ std::vector<OpCase> compared_cases(const CasesOptions& options) {
       all.push_back(std::move(op_case));
     }
   }
-  return options.shape ? cases_of_shape(all, options) : all;
+  if (options.shape) return cases_of_shape(all, options);
+  return {std::move(all), {}};
 }
 
 ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed) {

@@ -17,9 +17,14 @@ struct CasesOptions {
 // Names that `layers` may hold.
 std::vector<std::string> layer_names();
 
+struct ComparedCases {
+  std::vector<OpCase> cases;
+  std::vector<std::string> left_out;  // functions that take no x of the shape
+};
+
 // The cases that are asked for; with a shape, those that take it, one of each function. Throws
 // invalid_argument, saying what the op says, where a layer that was named takes no such shape.
-std::vector<OpCase> compared_cases(const CasesOptions& options);
+ComparedCases compared_cases(const CasesOptions& options);
 
 // A case with drawn values in `dtype`.
 ComparedLayer layer_of(const OpCase& op_case, DType dtype, uint64_t seed);
