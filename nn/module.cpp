@@ -1,6 +1,8 @@
 #include "nn/module.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -14,6 +16,9 @@ namespace {
 
 thread_local const ForwardObserver* g_observer = nullptr;
 thread_local const ForwardReplacement* g_replacement = nullptr;
+
+// Held while modules get their names; recursive because a walk names level by level.
+std::recursive_mutex g_naming;
 
 // The modules whose forward is running on this thread, outermost first.
 thread_local std::vector<const Module*> g_running;
@@ -73,7 +78,7 @@ std::string to_string(const LoadReport& report) {
 
 Tensor Module::operator()(const Tensor& x) {
   if (const ForwardReplacement* other = ForwardReplacement::current()) return (*other)(*this, x);
-  if (!named_) modules();
+  name_children();
   const Running running(*this);
   Tensor y;
   try {
@@ -88,17 +93,26 @@ Tensor Module::operator()(const Tensor& x) {
   return y;
 }
 
+void Module::name_children() {
+  const std::atomic_ref named(named_);
+  if (named.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(g_naming);
+  if (!named.load(std::memory_order_relaxed)) modules();
+}
+
 std::vector<Module::Entry> Module::modules() {
+  const std::lock_guard lock(g_naming);
   std::vector<Entry> entries{{"", this}};
-  named_ = true;
   Contents own;
   list(own);
   for (const Contents::Child& child : own.children) {
-    child.module->name_ = child.name;
+    // Written only where it changes: a forward on another thread may be reading it.
+    if (child.module->name_ != child.name) child.module->name_ = child.name;
     for (Entry& inner : child.module->modules()) {
       entries.push_back({join(child.name, inner.path), inner.module});
     }
   }
+  std::atomic_ref(named_).store(true, std::memory_order_release);
   return entries;
 }
 

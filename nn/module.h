@@ -95,6 +95,7 @@ class Module {
   Module& operator=(Module&&) = default;
 
   // forward(x). A gradus::Error thrown inside gets the module's name in front: "0.conv2d: ...".
+  // Threads may share a module for forwards that change nothing in it, as evaluation does.
   Tensor operator()(const Tensor& x);
 
   virtual std::string_view kind() const = 0;  // "Conv2d"
@@ -142,10 +143,11 @@ class Module {
     Contents::Item item;
   };
   std::vector<Slot> slots();
+  void name_children();  // once, whichever of several threads comes first
 
-  std::string name_;  // in its parent; set whenever the parent is walked
+  std::string name_;  // in its parent; set when the parent is walked
   bool training_ = true;
-  bool named_ = false;
+  bool named_ = false;  // everything in it is; read by forwards of several threads
 };
 
 }  // namespace gradus::nn

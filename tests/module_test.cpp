@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
 #include <memory>
+#include <thread>
 
 #include "autograd/grad_mode.h"
 #include "autograd/ops/sum.h"
@@ -284,6 +286,33 @@ TEST(Module, ObserverSeesEveryModuleInnermostFirst) {
   EXPECT_EQ(seen,
             "0.body.0:BatchNorm2d:[2,1,2,2] 0.body:Sequential:[2,1,2,2] 0:Residual:[2,1,2,2] "
             "1:Flatten:[2,4] :Sequential:[2,4] ");
+}
+
+// The first call names the children, in whichever thread it happens.
+TEST(Module, ThreadsShareTheFirstForward) {
+  struct Wide final : Module {
+    std::vector<Flatten> parts = std::vector<Flatten>(20);
+    std::string_view kind() const override { return "Wide"; }
+    void list(Contents& own) override {
+      for (Flatten& part : parts) own.child("child_whose_name_is_on_the_heap", part);
+    }
+    Tensor forward(const Tensor& x) override { return parts.back()(x); }
+  };
+  const Tensor x = ramp({1, 1});
+  for (int round = 0; round < 200; ++round) {
+    Wide net;
+    std::barrier start(2);
+    std::string seen[2];
+    const auto call = [&](std::string& paths) {
+      const ForwardObserver observer([&](const ForwardEvent& event) { paths += event.path + ":"; });
+      start.arrive_and_wait();
+      net(x);
+    };
+    std::thread other([&] { call(seen[0]); });
+    call(seen[1]);
+    other.join();
+    for (const std::string& paths : seen) ASSERT_EQ(paths, "child_whose_name_is_on_the_heap::");
+  }
 }
 
 TEST(Module, UserModulesWithMembers) {
