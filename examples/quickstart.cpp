@@ -32,7 +32,7 @@ int main(int argc, char** argv) try {
   nn::DataLoader train(nn::load_fashion_mnist(dir, true), {.batch_size = 128, .device = device});
   nn::DataLoader test(nn::load_fashion_mnist(dir, false),
                       {.batch_size = 500, .shuffle = false, .drop_last = false, .device = device});
-  nn::Sgd optimizer(net.named_parameters(),
+  nn::SGD optimizer(net.named_parameters(),
                     {.momentum = 0.9, .weight_decay = 5e-4, .nesterov = true});
   const int64_t steps = epochs * train.batches();
   optimizer.set_schedule(nn::schedules::one_cycle(0.1, steps), steps);

@@ -1,7 +1,7 @@
 // The training loop as a library: epochs, metrics, evaluation, interruption and resumption.
 //
 //   nn::DataLoader train(set, {.batch_size = 128}), test(test_set, {.batch_size = 1000, ...});
-//   nn::Sgd optimizer(net.named_parameters(), {.momentum = 0.9});
+//   nn::SGD optimizer(net.named_parameters(), {.momentum = 0.9});
 //   nn::Trainer trainer(net, train, optimizer, {.epochs = 2});
 //   trainer.run(&test);
 //

@@ -295,7 +295,7 @@ TEST_P(BatchNormFaults, D028_LayersBeforeItLearn) {
       const Values grad = weight.grad().to_vector<double>();
       EXPECT_TRUE(std::any_of(grad.begin(), grad.end(), [](double g) { return g != 0; }));
     }
-    nn::Sgd(parameters, {.lr = 0.1}).step();
+    nn::SGD(parameters, {.lr = 0.1}).step();
     EXPECT_NE(linear.weight.to_vector<double>(), before);
     EXPECT_NE(norm.weight.to_vector<double>(), scale);
   }

@@ -34,7 +34,7 @@ struct Session {
 
   Sequential net;
   DataLoader loader;
-  Sgd optimizer;
+  SGD optimizer;
   Trainer trainer;
 };
 

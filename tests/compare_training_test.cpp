@@ -42,8 +42,8 @@ std::unique_ptr<nn::Module> small_net(Middle&&... middle) {
 
 MakeOptimizer sgd() {
   return [](nn::Module& net) {
-    return std::make_unique<nn::Sgd>(net.named_parameters(),
-                                     nn::SgdOptions{.lr = 0.05, .momentum = 0.9});
+    return std::make_unique<nn::SGD>(net.named_parameters(),
+                                     nn::SGDOptions{.lr = 0.05, .momentum = 0.9});
   };
 }
 
@@ -107,7 +107,7 @@ TEST(CompareTraining, StopsAtStepLayerAndDirection) {
 TEST(CompareTraining, ATrainingThatDivergesIsToldAsSuch) {
   for (const double lr : {1e10, 1e30}) {
     const MakeOptimizer make = [lr](nn::Module& net) {
-      return std::make_unique<nn::Sgd>(net.named_parameters(), nn::SgdOptions{.lr = lr});
+      return std::make_unique<nn::SGD>(net.named_parameters(), nn::SGDOptions{.lr = lr});
     };
     const CompareReport report =
         compare_training([] { return small_net(); }, make, batches(), {.steps = 20});
@@ -140,8 +140,8 @@ TEST(CompareTraining, TheOptimizerIsHeldToItsStep) {
     const bool in_f32 = net.parameters()[0].dtype() == DType::f32;
     // The first is that of the training, the second that of the free run.
     const double lr = in_f32 && ++made > 2 ? 0.051 : 0.05;
-    return std::make_unique<nn::Sgd>(
-        net.named_parameters(), nn::SgdOptions{.lr = 0.05, .weight_decay = in_f32 ? lr : 0.05});
+    return std::make_unique<nn::SGD>(
+        net.named_parameters(), nn::SGDOptions{.lr = 0.05, .weight_decay = in_f32 ? lr : 0.05});
   };
   const CompareReport report =
       compare_training([] { return small_net(); }, wrong, batches(), {.steps = 2});

@@ -65,7 +65,7 @@ TEST_P(NormLearning, D028_OneStepChangesEveryParameter) {
       std::vector<std::vector<double>> before;
       const std::vector<NamedTensor> parameters = net.named_parameters();
       for (const auto& [name, tensor] : parameters) before.push_back(tensor.to_vector<double>());
-      Sgd optimizer(parameters, {.lr = 0.1});
+      SGD optimizer(parameters, {.lr = 0.1});
       const Tensor y = net(x);
       sum(y * y * weights).backward();
       optimizer.step();

@@ -105,12 +105,12 @@ GRADUS_FAULT(D085_DecoupledDecayIsNoPartOfTheGradient, decoupled_decay)
 void momentum_is_kept(Device device) {
   for (const bool breaks : {false, true}) {
     Tensor w = parameter({1}, DType::f64, device);
-    const SgdOptions options{.lr = 0.1, .momentum = 0.9};
-    auto optimizer = std::make_unique<Sgd>(std::vector{w}, options);
+    const SGDOptions options{.lr = 0.1, .momentum = 0.9};
+    auto optimizer = std::make_unique<SGD>(std::vector{w}, options);
     const double want[] = {0.9, 0.71, 0.439};
     for (int step = 0; step < 3; ++step) {
       if (breaks && step == 2) {
-        auto fresh = std::make_unique<Sgd>(std::vector{w}, options);
+        auto fresh = std::make_unique<SGD>(std::vector{w}, options);
         fresh->load_state(optimizer->state());
         optimizer = std::move(fresh);
       }

@@ -22,7 +22,7 @@ TEST_P(SgdTest, Golden) {
     for (const DType dtype : {DType::f64, DType::f32}) {
       const ref::Json& args = json.at("args");
       Tensor w = parameter(ref::golden_array(json.at("initial")).data, dtype, GetParam());
-      Sgd optimizer({w}, {.momentum = args.at("momentum"),
+      SGD optimizer({w}, {.momentum = args.at("momentum"),
                           .weight_decay = args.at("weight_decay"),
                           .nesterov = args.at("nesterov")});
       for (const ref::Json& step : json.at("steps")) {
@@ -38,14 +38,14 @@ TEST_P(SgdTest, Golden) {
 
 // Momentum 0.9 and a gradient of 1 three times; the state saved and loaded after the second step.
 TEST_P(SgdTest, MomentumSurvivesSaveAndLoad) {
-  const SgdOptions options{.lr = 0.1, .momentum = 0.9};
+  const SGDOptions options{.lr = 0.1, .momentum = 0.9};
   Tensor w = parameter({1.0}, DType::f64, GetParam());
-  auto optimizer = std::make_unique<Sgd>(std::vector{w}, options);
+  auto optimizer = std::make_unique<SGD>(std::vector{w}, options);
   const std::vector<double> want{0.9, 0.71, 0.439};
   for (size_t i = 0; i < 3; ++i) {
     if (i == 2) {
       const std::vector<NamedTensor> state = optimizer->state();
-      auto fresh = std::make_unique<Sgd>(std::vector{w}, options);
+      auto fresh = std::make_unique<SGD>(std::vector{w}, options);
       fresh->load_state(state);
       optimizer = std::move(fresh);
     }
@@ -59,7 +59,7 @@ TEST_P(SgdTest, MomentumSurvivesSaveAndLoad) {
 // The decay is part of the gradient, so that a gradient of 0 still shrinks the weight by lr·decay.
 TEST_P(SgdTest, WeightDecayActsThroughTheGradient) {
   Tensor w = parameter({1.0}, DType::f64, GetParam());
-  Sgd optimizer({w}, {.lr = 0.1, .momentum = 0.5, .weight_decay = 0.01});
+  SGD optimizer({w}, {.lr = 0.1, .momentum = 0.5, .weight_decay = 0.01});
   set_gradient(w, {0.0});
   optimizer.step();
   EXPECT_NEAR(w.item<double>(), 0.999, 1e-15);
@@ -72,7 +72,7 @@ TEST_P(SgdTest, WeightDecayActsThroughTheGradient) {
 // whose first gradient comes later has its own first step.
 TEST_P(SgdTest, FirstStepOfEachParameterIsNotDampened) {
   Tensor a = parameter({0.0}, DType::f64, GetParam()), b = parameter({0.0}, DType::f64, GetParam());
-  Sgd optimizer({a, b}, {.lr = 1.0, .momentum = 0.5, .dampening = 0.75});
+  SGD optimizer({a, b}, {.lr = 1.0, .momentum = 0.5, .dampening = 0.75});
   set_gradient(a, {1.0});
   optimizer.step();  // a: buf 1
   EXPECT_EQ(a.item<double>(), -1.0);
@@ -84,9 +84,9 @@ TEST_P(SgdTest, FirstStepOfEachParameterIsNotDampened) {
 }
 
 TEST_P(SgdTest, AParameterIsBornAfterItsStateWasLoaded) {
-  const SgdOptions options{.lr = 1.0, .momentum = 0.5, .dampening = 0.75};
+  const SGDOptions options{.lr = 1.0, .momentum = 0.5, .dampening = 0.75};
   Tensor a = parameter({0.0}, DType::f64, GetParam()), b = parameter({0.0}, DType::f64, GetParam());
-  Sgd first({a, b}, options), second({a, b}, options);
+  SGD first({a, b}, options), second({a, b}, options);
   set_gradient(a, {1.0});
   first.step();
   second.load_state(first.state());
@@ -101,7 +101,7 @@ TEST_P(SgdTest, AStepIsNoticedByGraphsOfBefore) {
   Tensor idle = parameter({1.0}, DType::f64, GetParam());
   const Tensor y = w * w;
   y.backward({}, true);
-  Sgd({w, idle}, {.lr = 0.5}).step();
+  SGD({w, idle}, {.lr = 0.5}).step();
   EXPECT_ERROR(y.backward(), ErrorCode::autograd, "was changed in place");
   EXPECT_EQ(idle.storage()->version(), 0u);
 }
@@ -110,7 +110,7 @@ TEST_P(SgdTest, FrozenAndUntouchedParametersStay) {
   Tensor frozen = parameter({1.0}, DType::f32, GetParam());
   Tensor untouched = parameter({1.0}, DType::f32, GetParam());
   Tensor moving = parameter({1.0}, DType::f32, GetParam());
-  Sgd optimizer({frozen, untouched, moving}, {.lr = 0.5, .weight_decay = 0.1});
+  SGD optimizer({frozen, untouched, moving}, {.lr = 0.5, .weight_decay = 0.1});
   set_gradient(frozen, {1.0});
   frozen.set_requires_grad(false);
   set_gradient(moving, {1.0});
@@ -136,7 +136,7 @@ TEST_P(SgdTest, ManyTensorsOfEveryDtype) {
       if (count > 1 && i % 2 == 1) p = p.detach().slice(0, 1, count).set_requires_grad(true);
       params.push_back(p);
     }
-    Sgd optimizer(params, {.lr = lr, .momentum = momentum, .weight_decay = decay});
+    SGD optimizer(params, {.lr = lr, .momentum = momentum, .weight_decay = decay});
     std::vector<std::vector<double>> want, buf;
     for (Tensor& p : params) {
       want.push_back(p.to_vector<double>());
@@ -166,7 +166,7 @@ TEST_P(SgdTest, GradientInAnotherFormat) {
   last.format = MemoryFormat::channels_last;
   Tensor w = Tensor::zeros({1, 2, 2, 2}, options).set_requires_grad(true);
   w.set_grad(Tensor::from_vector(values, w.shape(), last));
-  Sgd optimizer({w}, {.lr = 1.0, .momentum = 0.5});
+  SGD optimizer({w}, {.lr = 1.0, .momentum = 0.5});
   optimizer.step();
   const std::vector<double> got = w.to_vector<double>();
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(got[i], -values[i]);
@@ -174,7 +174,7 @@ TEST_P(SgdTest, GradientInAnotherFormat) {
 
 TEST_P(SgdTest, ScheduleIsReadOnTheDevice) {
   Tensor w = parameter({0.0}, DType::f64, GetParam());
-  Sgd optimizer({w}, {});
+  SGD optimizer({w}, {});
   optimizer.set_schedule([](int64_t t) { return static_cast<double>(t + 1); }, 3);
   double want = 0;
   for (const double rate : {1.0, 2.0, 3.0, 3.0, 3.0}) {  // kept after the end
@@ -193,7 +193,7 @@ TEST_P(SgdTest, ScheduleIsReadOnTheDevice) {
 TEST_P(SgdTest, NothingChangesAfterAFailedStep) {
   Tensor w = parameter({1.0}, DType::f32, GetParam());
   Tensor failed = Tensor::full({1}, -1, {.dtype = DType::i64, .device = GetParam()});
-  Sgd optimizer({w}, {.lr = 0.5, .momentum = 0.5});
+  SGD optimizer({w}, {.lr = 0.5, .momentum = 0.5});
   optimizer.set_failed_step(failed);
   set_gradient(w, {1.0});
   optimizer.step();
@@ -208,7 +208,7 @@ TEST_P(SgdTest, NothingChangesAfterAFailedStep) {
 
 TEST_P(SgdTest, EmptyParameter) {
   Tensor w = parameter({}, DType::f32, GetParam());
-  Sgd optimizer({w}, {.lr = 0.5, .momentum = 0.5});
+  SGD optimizer({w}, {.lr = 0.5, .momentum = 0.5});
   set_gradient(w, {});
   optimizer.step();
   EXPECT_EQ(optimizer.steps(), 1);
@@ -216,12 +216,23 @@ TEST_P(SgdTest, EmptyParameter) {
 
 GRADUS_ON_EACH_DEVICE(SgdTest);
 
-TEST(Sgd, Errors) {
+TEST(SGD, DefaultsAreThoseOfPyTorch) {
+  Tensor w = parameter({1.0}, DType::f64, kCpu);
+  const std::vector<Tensor> parameters{w};
+  SGD optimizer(parameters);
+  EXPECT_EQ(optimizer.lr(), 1e-3);
+  EXPECT_EQ(optimizer.settings(), "momentum 0, dampening 0, weight_decay 0, nesterov false");
+  set_gradient(w, {2.0});
+  optimizer.step();
+  EXPECT_EQ(w.item<double>(), 1.0 - 1e-3 * 2.0);
+}
+
+TEST(SGD, Errors) {
   const Tensor w = parameter({1.0}, DType::f32, kCpu);
-  const auto make = [&](const SgdOptions& options) { Sgd({w}, options); };
-  EXPECT_ERROR(Sgd({w, parameter({1.0}, DType::f32, kCpu), w}, {}), ErrorCode::invalid_argument,
+  const auto make = [&](const SGDOptions& options) { SGD({w}, options); };
+  EXPECT_ERROR(SGD({w, parameter({1.0}, DType::f32, kCpu), w}, {}), ErrorCode::invalid_argument,
                "optimizer: 0 and 2 are one parameter");
-  EXPECT_ERROR(Sgd({w}, {}).set_schedule(nullptr, 1), ErrorCode::invalid_argument,
+  EXPECT_ERROR(SGD({w}, {}).set_schedule(nullptr, 1), ErrorCode::invalid_argument,
                "empty function");
   EXPECT_ERROR(make({.lr = -1}), ErrorCode::invalid_argument, "learning rate", "-1");
   EXPECT_ERROR(make({.momentum = -0.5}), ErrorCode::invalid_argument, "momentum", "-0.5");
@@ -229,21 +240,21 @@ TEST(Sgd, Errors) {
   EXPECT_ERROR(make({.nesterov = true}), ErrorCode::invalid_argument, "nesterov needs momentum");
   EXPECT_ERROR(make({.momentum = 0.9, .dampening = 0.1, .nesterov = true}),
                ErrorCode::invalid_argument, "nesterov");
-  EXPECT_ERROR(Sgd(std::vector<Tensor>{}, {}), ErrorCode::invalid_argument, "at least one");
-  EXPECT_ERROR(Sgd({Tensor::zeros({2}, {.dtype = DType::i64})}, {}), ErrorCode::invalid_argument,
+  EXPECT_ERROR(SGD(std::vector<Tensor>{}, {}), ErrorCode::invalid_argument, "at least one");
+  EXPECT_ERROR(SGD({Tensor::zeros({2}, {.dtype = DType::i64})}, {}), ErrorCode::invalid_argument,
                "floating leaf", "i64[2]");
-  EXPECT_ERROR(Sgd({Tensor::zeros({2, 2}).transpose(0, 1)}, {}), ErrorCode::invalid_argument,
+  EXPECT_ERROR(SGD({Tensor::zeros({2, 2}).transpose(0, 1)}, {}), ErrorCode::invalid_argument,
                "contiguous");
 }
 
-TEST(Sgd, StateOfAnotherModelNamesTheFirstDifference) {
+TEST(SGD, StateOfAnotherModelNamesTheFirstDifference) {
   const Tensor a = parameter({1.0, 2.0}, DType::f32, kCpu);
   const Tensor b = parameter({1.0}, DType::f32, kCpu);
-  const SgdOptions options{.momentum = 0.9};
-  Sgd two(std::vector<NamedTensor>{{"0.weight", a}, {"1.weight", b}}, options);
+  const SGDOptions options{.momentum = 0.9};
+  SGD two(std::vector<NamedTensor>{{"0.weight", a}, {"1.weight", b}}, options);
   const Tensor c = parameter({1.0}, DType::f32, kCpu);
-  Sgd other(std::vector<NamedTensor>{{"0.weight", b}, {"1.weight", c}}, options);
-  Sgd one(std::vector<NamedTensor>{{"0.weight", a}}, options);
+  SGD other(std::vector<NamedTensor>{{"0.weight", b}, {"1.weight", c}}, options);
+  SGD one(std::vector<NamedTensor>{{"0.weight", a}}, options);
   EXPECT_ERROR(two.load_state(other.state()), ErrorCode::invalid_argument,
                "momentum_buffer.0.weight is f32[2] in this run and f32[1]");
   EXPECT_ERROR(two.load_state(one.state()), ErrorCode::invalid_argument, "born is i64[2]");

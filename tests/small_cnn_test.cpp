@@ -27,7 +27,7 @@ std::vector<double> first_losses(Device device, double lr) {
   net.to(device);
   DataLoader loader(load_fashion_mnist(data_dir(), true),
                     {.batch_size = 128, .seed = 1, .device = device});
-  Sgd optimizer(net.named_parameters(),
+  SGD optimizer(net.named_parameters(),
                 {.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true});
   optimizer.set_schedule(schedules::one_cycle(lr, 8 * 468), 8 * 468);
   Trainer trainer(net, loader, optimizer, {.epochs = 8});

@@ -35,7 +35,7 @@ void train_and_watch(Device device, bool capture) {
   nn::Sequential net = test::toy_net();
   net.to(device);
   nn::DataLoader loader(test::toy_set(400), {.batch_size = 4, .device = device});
-  nn::Sgd optimizer(net.named_parameters(), {.lr = 1e-3, .momentum = 0.9});
+  nn::SGD optimizer(net.named_parameters(), {.lr = 1e-3, .momentum = 0.9});
   nn::Trainer trainer(net, loader, optimizer, {.capture = capture});
   for (int step = 0; step < 500; ++step) trainer.step();
   trainer.synchronize();
@@ -83,7 +83,7 @@ std::vector<std::vector<double>> run_template_op(bool capture, int steps) {
   Tensor beta = Tensor::zeros({16}, statistic).set_requires_grad(true);
   const BatchNormState state{Tensor::zeros({16}, statistic), Tensor::ones({16}, statistic),
                              Tensor::zeros({1}, {.dtype = DType::i64, .device = kCuda})};
-  nn::Sgd optimizer(std::vector<Tensor>{gamma, beta}, {.momentum = 0.9, .nesterov = true});
+  nn::SGD optimizer(std::vector<Tensor>{gamma, beta}, {.momentum = 0.9, .nesterov = true});
   optimizer.set_schedule(nn::schedules::one_cycle(0.05, steps), steps);
   Tensor seen = Tensor::zeros(x.shape(), image);
   const auto step = [&] {

@@ -54,7 +54,7 @@ void train_and_compare(DType dtype, Device device, MemoryFormat format, double r
   load_initial(net, json.at("initial"));
   net.to(device);
   const ref::Json& args = json.at("args");
-  Sgd optimizer(net.named_parameters(), {.momentum = args.at("momentum"),
+  SGD optimizer(net.named_parameters(), {.momentum = args.at("momentum"),
                                          .weight_decay = args.at("weight_decay"),
                                          .nesterov = args.at("nesterov")});
   const ref::Json& steps = json.at("steps");

@@ -32,8 +32,8 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, Module& net) 
                                   MuonOptions{.lr = 0.02, .weight_decay = 0.01},
                                   AdamWOptions{.lr = 2e-3});
   }
-  return std::make_unique<Sgd>(net.named_parameters(),
-                               SgdOptions{.lr = 0.02, .momentum = 0.9, .nesterov = true});
+  return std::make_unique<SGD>(net.named_parameters(),
+                               SGDOptions{.lr = 0.02, .momentum = 0.9, .nesterov = true});
 }
 
 Sequential make_net(const Choice& choice, Device device) {

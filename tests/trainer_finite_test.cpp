@@ -22,7 +22,7 @@ TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
   Session run(GetParam());
   run.net = Sequential(Conv2d(1, 2, 3), ReLU(), Flatten(), Linear(72, 4));
   run.net.to(GetParam());
-  run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{});
+  run.optimizer = std::make_unique<SGD>(run.net.named_parameters(), SGDOptions{});
   run.optimizer->set_schedule([](int64_t t) { return t == 4 ? 1e25 : 0.01; }, 16);
   const TrainerState fresh = run.start().state();
   EXPECT_ERROR(run.trainer->run(), kInvalid, "the loss of epoch 1, step 6 is not finite",

@@ -121,7 +121,7 @@ TEST_P(TrainerTest, StepsAreTakenInTrainingMode) {
 TEST_P(TrainerTest, GradientsAreClipped) {
   const auto moved = [&](const TrainerOptions& options) {
     Session run(GetParam());
-    run.optimizer = std::make_unique<Sgd>(run.net.named_parameters(), SgdOptions{.lr = 1});
+    run.optimizer = std::make_unique<SGD>(run.net.named_parameters(), SGDOptions{.lr = 1});
     run.options = options;
     std::vector<std::vector<double>> before;
     for (const Tensor& p : run.net.parameters()) before.push_back(p.to_vector<double>());
@@ -289,12 +289,12 @@ TEST(Trainer, RestoreRefusesAnotherRunAndChangesNothing) {
   Session wider(kCpu);
   wider.net = Sequential(Conv2d(1, 5, 3));
   wider.optimizer =
-      std::make_unique<Sgd>(wider.net.named_parameters(),
-                            SgdOptions{.momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
+      std::make_unique<SGD>(wider.net.named_parameters(),
+                            SGDOptions{.momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
   expect_refused(wider, "model.0.weight is f32[5,1,3,3] in this run and f32[4,1,3,3]");
   Session other_momentum(kCpu);
   other_momentum.optimizer =
-      std::make_unique<Sgd>(other_momentum.net.named_parameters(), SgdOptions{.momentum = 0.5});
+      std::make_unique<SGD>(other_momentum.net.named_parameters(), SGDOptions{.momentum = 0.5});
   expect_refused(other_momentum, "sgd: momentum is 0.5 in this run and 0.9 in the file");
   Session other_seed(kCpu, 2);
   expect_refused(other_seed, "seed is 2 in this run and 1 in the file");
@@ -320,7 +320,7 @@ TEST(Trainer, RestoreRefusesAnotherRunAndChangesNothing) {
   expect_refused(other_set, "data_set is toys in this run and unnamed in the file");
   Session without_momentum(kCpu);
   without_momentum.optimizer =
-      std::make_unique<Sgd>(without_momentum.net.named_parameters(), SgdOptions{});
+      std::make_unique<SGD>(without_momentum.net.named_parameters(), SGDOptions{});
   expect_refused(without_momentum, "sgd: momentum is 0 in this run and 0.9 in the file");
 }
 

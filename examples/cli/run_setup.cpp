@@ -130,9 +130,9 @@ std::unique_ptr<nn::Optimizer> make_optimizer(const std::string& name, nn::Modul
                                       nn::MuonOptions{.lr = lr, .weight_decay = 0.01},
                                       nn::AdamWOptions{.lr = lr / 10});
   }
-  return std::make_unique<nn::Sgd>(
+  return std::make_unique<nn::SGD>(
       network.named_parameters(),
-      nn::SgdOptions{.lr = lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true});
+      nn::SGDOptions{.lr = lr, .momentum = 0.9, .weight_decay = 5e-4, .nesterov = true});
 }
 
 }  // namespace gradus::cli

@@ -2,7 +2,7 @@
 //
 //   const CompareReport report = compare_training(
 //       [] { return make_my_net(7); },
-//       [](nn::Module& net) { return std::make_unique<nn::Sgd>(net.named_parameters(), ...); },
+//       [](nn::Module& net) { return std::make_unique<nn::SGD>(net.named_parameters(), ...); },
 //       [&] { return *loader.next(); }, {.steps = 200});
 //   if (report.train->parted) print(report.train->parted->path, report.train->parted->step);
 //

@@ -1,7 +1,7 @@
 // What optimizers share: the parameters, a step counter and a learning rate that live on the
 // device, and the state that a resume file keeps.
 //
-//   nn::Sgd optimizer(model.named_parameters(), {.lr = 0.1, .momentum = 0.9});
+//   nn::SGD optimizer(model.named_parameters(), {.lr = 0.1, .momentum = 0.9});
 //   loss.backward();
 //   optimizer.step();
 //   optimizer.zero_grad();

@@ -8,7 +8,7 @@
 namespace gradus::nn {
 namespace {
 
-void check_options(const SgdOptions& o) {
+void check_options(const SGDOptions& o) {
   const auto is_number = [](double value) { return std::isfinite(value) && value >= 0; };
   check(is_number(o.momentum), "sgd", "momentum must be 0 or more, got ", o.momentum);
   check(std::isfinite(o.dampening), "sgd", "dampening must be finite, got ", o.dampening);
@@ -25,7 +25,7 @@ Tensor momentum_buffer(const Tensor& p) {
 
 }  // namespace
 
-Sgd::Sgd(std::vector<NamedTensor> parameters, const SgdOptions& options)
+SGD::SGD(std::vector<NamedTensor> parameters, const SGDOptions& options)
     : Optimizer(std::move(parameters), options.lr), options_(options) {
   check_options(options);
   if (options.momentum == 0) return;
@@ -34,12 +34,12 @@ Sgd::Sgd(std::vector<NamedTensor> parameters, const SgdOptions& options)
   }
 }
 
-std::string Sgd::settings() const {
+std::string SGD::settings() const {
   return concat("momentum ", options_.momentum, ", dampening ", options_.dampening,
                 ", weight_decay ", options_.weight_decay, ", nesterov ", options_.nesterov);
 }
 
-void Sgd::update(const std::vector<size_t>& active, const std::vector<Tensor>& grads) {
+void SGD::update(const std::vector<size_t>& active, const std::vector<Tensor>& grads) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
     std::vector<SgdTensor> tensors;
     for (const size_t i : active) {
@@ -62,7 +62,7 @@ void Sgd::update(const std::vector<size_t>& active, const std::vector<Tensor>& g
   }
 }
 
-std::vector<NamedTensor> Sgd::buffers() const {
+std::vector<NamedTensor> SGD::buffers() const {
   std::vector<NamedTensor> named;
   for (size_t i = 0; i < momentum_buffers_.size(); ++i) {
     named.push_back({"momentum_buffer." + parameters()[i].name, momentum_buffers_[i]});

@@ -6,7 +6,7 @@
 
 namespace gradus::nn {
 
-struct SgdOptions {
+struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0.0;
   double dampening = 0.0;
@@ -14,11 +14,11 @@ struct SgdOptions {
   bool nesterov = false;  // needs momentum and no dampening
 };
 
-class Sgd final : public Optimizer {
+class SGD final : public Optimizer {
  public:
-  Sgd(std::vector<NamedTensor> parameters, const SgdOptions& options);
-  Sgd(std::vector<Tensor> parameters, const SgdOptions& options)
-      : Sgd(number(std::move(parameters)), options) {}
+  explicit SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
+  explicit SGD(std::vector<Tensor> parameters, const SGDOptions& options = {})
+      : SGD(number(std::move(parameters)), options) {}
 
   std::string_view name() const override { return "sgd"; }
   std::string settings() const override;
@@ -28,7 +28,7 @@ class Sgd final : public Optimizer {
   std::vector<NamedTensor> buffers() const override;
 
  private:
-  SgdOptions options_;
+  SGDOptions options_;
   std::vector<Tensor> momentum_buffers_;  // like the parameters, acc; empty without momentum
 };
 

@@ -19,9 +19,9 @@ struct Session {
     loader = std::make_unique<nn::DataLoader>(
         toy_set(images),
         nn::LoaderOptions{.batch_size = 8, .seed = seed, .crop_padding = 1, .device = device});
-    optimizer = std::make_unique<nn::Sgd>(
+    optimizer = std::make_unique<nn::SGD>(
         net.named_parameters(),
-        nn::SgdOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
+        nn::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true});
   }
 
   nn::Trainer& start() {
@@ -32,7 +32,7 @@ struct Session {
 
   nn::Sequential net;
   std::unique_ptr<nn::DataLoader> loader;
-  std::unique_ptr<nn::Sgd> optimizer;
+  std::unique_ptr<nn::SGD> optimizer;
   nn::TrainerOptions options{.epochs = 2, .progress_every = 3};
   std::unique_ptr<nn::Trainer> trainer;
 };
