@@ -5,7 +5,8 @@
                               [--epochs 8] [--write docs/accuracy.md]
 
 Both train the same net on the same schedule (README): batches of 128, SGD with Nesterov momentum 0.9
-and weight decay 5e-4, rate linear up to 0.1 over the first fifth of the steps and down to 0, TF32.
+and weight decay 5e-4, in every step the rate of one_cycle (nn/optim/schedule.h): linear up to 0.1 over
+the first fifth of the steps and down to 0; TF32.
 DIR holds the four files train-images-idx3-ubyte.gz and so on. Needs PyTorch 2.4 or later with CUDA.
 """
 import argparse
@@ -83,6 +84,12 @@ def captured_step(net, optimizer, x, y):
     return graph
 
 
+def one_cycle(t, total, peak=0.1, up=0.2):
+    """The rate of step t, counted from 0, as nn/optim/schedule.cpp gives it."""
+    top = up * total
+    return peak * min(1, (t + 1) / top) if t < top else peak * (1 - (t - top) / (total - top))
+
+
 def torch_accuracy(norm, seed, epochs, train, test):
     torch.manual_seed(seed)
     net = small_cnn(norm).to(memory_format=torch.channels_last)
@@ -96,7 +103,7 @@ def torch_accuracy(norm, seed, epochs, train, test):
     for t in range(total):
         if t % steps == 0:
             order = torch.randperm(len(images), device="cuda")
-        lr.fill_(0.1 * min(t / (0.2 * total), (total - t) / (0.8 * total)))
+        lr.fill_(one_cycle(t, total))
         batch = order[t % steps * BATCH:(t % steps + 1) * BATCH]
         x.copy_(images[batch])
         y.copy_(labels[batch])
