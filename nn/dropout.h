@@ -11,7 +11,7 @@ namespace gradus::nn {
 class Dropout final : public Module {
  public:
   explicit Dropout(double p = 0.5) : p(p) {
-    check(p >= 0 && p < 1, "dropout", "p must be in [0, 1), got ", p);
+    check(p >= 0 && p <= 1, "dropout", "p must be in [0, 1], got ", p);
   }
 
   std::string_view kind() const override { return "Dropout"; }

@@ -52,6 +52,26 @@ TEST(Dropout, EvaluationAndZeroAreTheIdentity) {
   EXPECT_EQ(generator.state().calls, 0);
 }
 
+void expect_one_drops_all(Device device) {
+  Generator generator(device, 1);
+  const TensorOptions options{.device = device};
+  const Tensor x = Tensor::from_vector(std::vector<float>{1, -2, 3e38f}, {3}, options);
+  Tensor leaf = x.clone().set_requires_grad(true);
+  const Tensor y = dropout(leaf, 1.0, true, &generator);
+  EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{0, 0, 0}));
+  y.backward(Tensor::full({3}, 5.0, options));
+  EXPECT_EQ(leaf.grad().to_vector<float>(), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(dropout(x, 1.0, false, &generator).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(nn::Dropout(1.0)(x).to_vector<float>(), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(generator.state().calls, 0);
+}
+
+TEST(Dropout, OneDropsAll) { expect_one_drops_all(kCpu); }
+TEST(DropoutCuda, OneDropsAll) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  expect_one_drops_all(kCuda);
+}
+
 // As in any product: what is dropped is 0 times x.
 TEST(Dropout, NonFiniteValuesShow) {
   Generator generator(kCpu, 1);
@@ -150,15 +170,15 @@ TEST(Dropout, Module) {
   EXPECT_EQ(layer(x).to_vector<float>(), x.to_vector<float>());
   EXPECT_EQ(default_generator(kCpu).state(), (Generator::State{9, 1}));
   manual_seed(0);
-  EXPECT_ERROR(nn::Dropout(1.0), ErrorCode::invalid_argument, "dropout", "[0, 1)");
+  EXPECT_ERROR(nn::Dropout(1.5), ErrorCode::invalid_argument, "dropout", "[0, 1]");
 }
 
 TEST(Dropout, Errors) {
   const auto invalid = ErrorCode::invalid_argument;
   const Tensor x = Tensor::ones({2});
-  for (const double p : {-0.1, 1.0, 2.0, double(NAN)}) {
-    EXPECT_ERROR(dropout(x, p), invalid, "dropout: p must be in [0, 1)");
-    EXPECT_ERROR(dropout(x, p, false), invalid, "dropout: p must be in [0, 1)");
+  for (const double p : {-0.1, 1.0 + 0x1p-52, 2.0, double(NAN)}) {
+    EXPECT_ERROR(dropout(x, p), invalid, "dropout: p must be in [0, 1]");
+    EXPECT_ERROR(dropout(x, p, false), invalid, "dropout: p must be in [0, 1]");
   }
   EXPECT_ERROR(dropout(Tensor::ones({2}, {.dtype = DType::i32})), invalid, "floating dtype",
                "i32[2]@cpu");

@@ -1,5 +1,6 @@
 #include "autograd/ops/dropout.h"
 
+#include "autograd/ops/arithmetic.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/dropout.h"
@@ -19,8 +20,9 @@ struct DropoutNode final : Node {
 
 Tensor dropout(const Tensor& given, double p, bool training, Generator* generator) {
   check(is_floating(given.dtype()), "dropout", "expected a floating dtype, got ", given);
-  check(p >= 0 && p < 1, "dropout", "p must be in [0, 1), got ", p);
+  check(p >= 0 && p <= 1, "dropout", "p must be in [0, 1], got ", p);
   if (!training || p == 0) return given;
+  if (p == 1) return given * 0.0;
   Generator& source = generator == nullptr ? default_generator(given.device()) : *generator;
   check(source.device() == given.device(), "dropout", "expected a generator on ", given.device(),
         ", got one on ", source.device());
