@@ -82,7 +82,7 @@ class Tensor {
   Tensor permute(const std::vector<int>& axes) const;
   Tensor transpose(int axis0, int axis1) const;
   Tensor slice(int axis, int64_t start, int64_t stop, int64_t step = 1) const;
-  Tensor expand(const Shape& shape) const;
+  Tensor expand(const Shape& shape) const;  // an extent of -1 keeps the axis
   Tensor squeeze(int axis) const;
   Tensor unsqueeze(int axis) const;
   Tensor contiguous(MemoryFormat format = MemoryFormat::contiguous) const;  // itself if it is so

@@ -123,6 +123,12 @@ TEST_P(Views, Expand) {
   EXPECT_EQ(y.to_vector<double>(), (Values{0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1}));
   EXPECT_EQ(y.clone().strides(), (Strides{4, 2, 1}));
   EXPECT_EQ(x.expand({2, 0}).numel(), 0);
+  EXPECT_EQ(x.expand({3, -1, 2}).to_vector<double>(), y.to_vector<double>());
+  EXPECT_EQ(x.expand({-1, -1}).shape(), x.shape());
+  EXPECT_EQ(iota({0, 3}).expand({2, -1, -1}).shape(), (Shape{2, 0, 3}));
+  EXPECT_ERROR(x.expand({-1, 2, 2}), kInvalid, "expand: ", "-1 for an axis of f64[2,1]@",
+               "got [-1,2,2]");
+  EXPECT_ERROR(x.expand({2, -2}), kInvalid, "expand: ", "got [2,-2]");
   EXPECT_ERROR(x.expand({3, 2}), kInvalid, "expand: shapes [2,1] and [3,2] do not broadcast");
   EXPECT_ERROR(x.expand({1}), kInvalid, "expand: f64[2,1]@", "does not broadcast to [1]");
 }
@@ -144,6 +150,7 @@ TEST_P(Views, Gradients) {
   expect_right_gradient({3, 4}, [](const Tensor& x) { return x.slice(1, 1, 4, 2); });
   expect_right_gradient({3, 4}, [](const Tensor& x) { return x.slice(0, -1, 3).slice(1, 0, 2); });
   expect_right_gradient({2, 1, 3}, [](const Tensor& x) { return x.expand({2, 2, 4, 3}); });
+  expect_right_gradient({2, 1, 3}, [](const Tensor& x) { return x.expand({-1, 4, -1}); });
   expect_right_gradient({2, 1, 3}, [](const Tensor& x) { return x.squeeze(1).unsqueeze(0); });
   expect_right_gradient({1, 2, 2, 3}, [](const Tensor& x) {
     return x.contiguous(MemoryFormat::channels_last).flatten(1);

@@ -86,6 +86,18 @@ Shape resolve_reshape(const Tensor& x, Shape target) {
   return target;
 }
 
+// An extent of -1 keeps x's, counted from the back as broadcasting does.
+Shape resolve_expand(const Tensor& x, Shape target) {
+  const int added = target.rank() - x.rank();
+  for (int i = 0; i < target.rank(); ++i) {
+    if (target[i] >= 0) continue;
+    check(target[i] == -1 && i >= added, "expand",
+          "an extent must be 0 or more, or -1 for an axis of ", x, ", got ", target);
+    target[i] = x.size(i - added);
+  }
+  return target;
+}
+
 }  // namespace
 
 Tensor Tensor::reshape(const Shape& shape) const {
@@ -174,9 +186,10 @@ Tensor Tensor::slice(int axis, int64_t start, int64_t stop, int64_t step) const 
 }
 
 Tensor Tensor::expand(const Shape& shape) const {
-  check(broadcast_shapes(this->shape(), shape, "expand") == shape, "expand", *this,
-        " does not broadcast to ", shape);
-  Tensor y = as_strided(shape, broadcast_strides(this->shape(), strides(), shape), offset());
+  const Shape target = resolve_expand(*this, shape);
+  check(broadcast_shapes(this->shape(), target, "expand") == target, "expand", *this,
+        " does not broadcast to ", target);
+  Tensor y = as_strided(target, broadcast_strides(this->shape(), strides(), target), offset());
   if (auto node = make_node<ExpandNode>(*this)) {
     node->x_shape = this->shape();
     attach(y, std::move(node));
