@@ -182,6 +182,8 @@ template std::vector<int32_t> Tensor::to_vector() const;
 template std::vector<int64_t> Tensor::to_vector() const;
 template float Tensor::item() const;
 template double Tensor::item() const;
+template uint8_t Tensor::item() const;
+template int32_t Tensor::item() const;
 template int64_t Tensor::item() const;
 
 }  // namespace gradus

@@ -155,6 +155,8 @@ extern template std::vector<int32_t> Tensor::to_vector() const;
 extern template std::vector<int64_t> Tensor::to_vector() const;
 extern template float Tensor::item() const;
 extern template double Tensor::item() const;
+extern template uint8_t Tensor::item() const;
+extern template int32_t Tensor::item() const;
 extern template int64_t Tensor::item() const;
 
 }  // namespace gradus

@@ -40,6 +40,16 @@ TEST_P(TensorOn, Creation) {
   EXPECT_EQ(to_string(x), concat("i32[2,3]@", GetParam()));
 }
 
+TEST_P(TensorOn, ItemGivesEveryTypeOfNumber) {
+  const Tensor x = Tensor::full({1, 1}, 7, options(DType::i32));
+  EXPECT_EQ(x.item<int32_t>(), 7);
+  EXPECT_EQ(x.item<uint8_t>(), 7);
+  EXPECT_EQ(x.item<int64_t>(), 7);
+  EXPECT_EQ(x.item<float>(), 7.0f);
+  EXPECT_EQ(Tensor::full({}, 200, options(DType::u8)).item<uint8_t>(), 200);
+  EXPECT_EQ(Tensor::full({}, -2.5, options()).item<int32_t>(), -2);
+}
+
 TEST_P(TensorOn, FromVectorConvertsAndChecksTheCount) {
   const std::vector<float> values{1.5f, -2.25f, 300};
   EXPECT_EQ(Tensor::from_vector(values, {3}, options(DType::f16)).to_vector<float>(), values);
