@@ -10,6 +10,9 @@
 #include "autograd/ops/instance_norm.h"
 #include "core/launch.h"
 #include "nn/data/loader.h"
+#include "nn/optim/muon.h"
+#include "nn/optim/sgd.h"
+#include "tests/support/optim.h"
 #include "tests/support/toy.h"
 
 namespace gradus {
@@ -98,6 +101,57 @@ TEST(OutOfMemory, AWriteInPlaceIsWholeOrNone) {
   expect_no_trace({x}, [&] { x.copy_(x.transpose(0, 1)); });
   expect_no_trace({y}, [&] { y.add_(y.transpose(0, 1)); });
   EXPECT_EQ(x.storage()->version() + y.storage()->version(), 2u);
+}
+
+// The parameters, the step counter and whatever else a step changes but the rate.
+std::vector<Tensor> changed_by_step(const nn::Optimizer& optimizer) {
+  std::vector<Tensor> changed;
+  for (const nn::NamedTensor& p : optimizer.parameters()) changed.push_back(p.tensor);
+  for (const nn::NamedTensor& own : optimizer.state()) {
+    if (own.name != "lr" && own.name != "born") changed.push_back(own.tensor);
+  }
+  return changed;
+}
+
+TEST(OutOfMemory, AFailedOptimizerStepIsNotCounted) {
+  Tensor w = test::parameter({1, -2, 3, 4}, {2, 2}, DType::f32, kCpu);
+  test::set_gradient(w, {1, 2, -3, 1});
+  const std::vector<Tensor> parameters{w};
+  nn::SGD sgd(parameters, {.lr = 0.1, .momentum = 0.9});
+  nn::Adam adam(parameters);
+  nn::AdamW adamw(parameters);
+  nn::Muon muon(parameters);
+  for (nn::Optimizer* optimizer : std::initializer_list<nn::Optimizer*>{&sgd, &adam, &adamw}) {
+    SCOPED_TRACE(optimizer->name());
+    expect_no_trace(changed_by_step(*optimizer), [&] { optimizer->step(); });
+    EXPECT_EQ(optimizer->steps(), 1);
+  }
+  expect_no_trace({w, muon.step_counter()}, [&] { muon.step(); });
+}
+
+// As if it had never been begun: the first step of `late` is the second, undampened.
+TEST(OutOfMemory, AFailedOptimizerStepIsNoParametersFirst) {
+  const auto train = [](bool fails) {
+    Tensor w = test::parameter({1, 2}, DType::f64, kCpu);
+    Tensor late = test::parameter({3, 4}, DType::f64, kCpu);
+    nn::SGD optimizer({w, late}, {.lr = 0.1, .momentum = 0.5, .dampening = 0.25});
+    optimizer.set_schedule([](int64_t t) { return 0.5 / static_cast<double>(t + 1); }, 4);
+    test::set_gradient(w, {1, 1});
+    test::set_gradient(late, {1, 1});
+    if (fails) {
+      EXPECT_FALSE(succeeds_with(0, [&] { optimizer.step(); }));
+    }
+    late.zero_grad();
+    optimizer.step();
+    test::set_gradient(late, {1, 1});
+    optimizer.step();
+    std::vector<double> all{optimizer.lr(), static_cast<double>(optimizer.steps())};
+    for (const Tensor& tensor : {w, late}) {
+      for (const double value : tensor.to_vector<double>()) all.push_back(value);
+    }
+    return all;
+  };
+  EXPECT_EQ(train(true), train(false));
 }
 
 TEST(OutOfMemory, ALoaderStaysBeforeItsBatch) {

@@ -6,6 +6,8 @@
 #include "autograd/grad_mode.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
+#include "core/ops/arithmetic.h"
+#include "core/ops/copy.h"
 #include "core/ops/schedule_step.h"
 #include "nn/match.h"
 
@@ -66,6 +68,7 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, double lr)
   const Device device = parameters_.front().tensor.device();
   step_ = Tensor::zeros({1}, {.dtype = DType::i64, .device = device});
   lr_ = Tensor::zeros({1}, {.dtype = DType::f64, .device = device});
+  step_copy_ = zeros_like(lr_);
   set_lr(lr);
 }
 
@@ -108,6 +111,14 @@ void Optimizer::note_births(const std::vector<size_t>& active) {
   }
 }
 
+// Without memory and without waiting; in f64, since arithmetic is for floating dtypes: exact up to
+// 2^53 steps.
+void Optimizer::uncount_step() {
+  launch(Copy{.x = step_.raw(), .y = step_copy_.raw()});
+  launch(Affine{.x = step_copy_.raw(), .y = step_copy_.raw(), .shift = -1.0});
+  launch(Copy{.x = step_copy_.raw(), .y = step_.raw()});
+}
+
 void Optimizer::step() {
   const NoGradGuard no_grad;
   std::vector<size_t> active;
@@ -119,11 +130,21 @@ void Optimizer::step() {
     grads[i] = dense(grad, format_of(p.raw(), "optimizer"));
     active.push_back(i);
   }
+  const std::vector<int64_t> born = born_;
   note_births(active);
   fresh_ = false;
   launch(ScheduleStep{.table = schedule_.raw(), .step = step_.raw(), .lr = lr_.raw()});
   if (active.empty()) return;
-  update(active, grads);
+  try {
+    update(active, grads);
+  } catch (...) {
+    born_ = born;
+    try {
+      uncount_step();
+    } catch (const Error&) {  // the device is lost: the first error says why
+    }
+    throw;
+  }
   for (const size_t i : active) parameters_[i].tensor.storage()->bump_version();
 }
 

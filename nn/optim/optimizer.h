@@ -22,7 +22,9 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // Updates every parameter that has a gradient and counts the step. Enqueues only: it may be
-  // captured once each parameter that will have a gradient has been stepped eagerly.
+  // captured once each parameter that will have a gradient has been stepped eagerly. One that
+  // throws, as for want of memory, is not counted and may be tried again. What it had changed by
+  // then stays: parameters of the dtypes that came first, Muon's momentum.
   void step();
   void zero_grad();  // forgets the gradients, so that the next backward writes and does not add
 
@@ -31,7 +33,7 @@ class Optimizer {
   // Rates of steps 0 to total_steps - 1; later steps keep the last one. Counts all steps so far.
   // A step that is captured keeps the table that it was captured with.
   void set_schedule(const Schedule& schedule, int64_t total_steps);
-  // Both wait for the device: the rate of the last step begun, and the number of steps begun.
+  // Both wait for the device: the rate of the last step begun, and the number of steps done.
   double lr() const;
   int64_t steps() const;
 
@@ -67,11 +69,13 @@ class Optimizer {
 
  private:
   void note_births(const std::vector<size_t>& active);
+  void uncount_step();
 
   std::vector<NamedTensor> parameters_;
   std::vector<int64_t> born_;  // steps begun before a parameter's first; -1 before that
   bool fresh_ = true;          // no step has begun
   Tensor step_;                // [1], i64
+  Tensor step_copy_;           // [1], f64: there so that uncount_step() needs no memory
   Tensor lr_;                  // [1], f64
   Tensor schedule_;            // [total_steps], f64; undefined for a fixed rate
   Tensor failed_step_;         // [1], i64; may be undefined
