@@ -166,7 +166,10 @@ TEST_F(CliExplainCheck, RightGradientsOfEveryLayer) {
   }
   claim({"group_norm", "--shape", "2,6,3", "--groups", "3", "--eps", "0.5"});
   EXPECT_EQ(check("group_norm").status, 0);  // groups and eps are in the file
-  EXPECT_EQ(check("group_norm", {"--groups", "2"}).status, 1);
+  EXPECT_TRUE(check("group_norm").out.starts_with("dx: "));
+  const ProcessResult other = check("group_norm", {"--groups", "2"});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_TRUE(other.out.starts_with("groups is taken from the option, not the files\n"));
   claim({"batch_norm", "--eval"});
   EXPECT_EQ(check("batch_norm").status, 0);
   EXPECT_TRUE(contains(check("batch_norm", {"--train"}).out, "evaluation_formula"));
@@ -235,6 +238,8 @@ TEST_F(CliExplainCheck, ArraysAsNumPyHasThem) {
   set("dx", dx, {3, 4});
   retyped("x", DType::i32);
   EXPECT_EQ(check("layer_norm").status, 0) << check("layer_norm").out;
+  retyped("dx", DType::i64);
+  expect_failure(check("layer_norm"), 1, {"'mine.npz': dx is i64: a gradient is floating"});
   // The columns of dx one after the other.
   std::string header = "{'descr': '<f8', 'fortran_order': True, 'shape': (3, 4), }";
   header.resize(117, ' ');

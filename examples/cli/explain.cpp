@@ -92,7 +92,7 @@ int run_norms(const ExplainOptions& o) {
   return 0;
 }
 
-// Says what neither the files nor the command line give; the verdict rests on it.
+// Says what neither the files nor the command line give, and what both do; the verdict rests on it.
 void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
   const Setting& s = o.setting;
   const auto say = [&](bool has, const char* name, const auto& value) {
@@ -109,6 +109,8 @@ void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
   say(response, "alpha", s.alpha);
   say(response, "beta", s.beta);
   say(response, "k", s.k);
+  for (const std::string& name : o.given)
+    if (arrays.contains(name)) fmt::print("{} is taken from the option, not the files\n", name);
 }
 
 // Judges the gradients of the files; the exit status says whether they are right.
@@ -134,7 +136,7 @@ int run_check(ExplainOptions o) {
   fmt::print("{}", written);
   finish_output();
   check(o.save.empty() || proposes, "explain",
-        "the input shows every slip: there is none to propose, and --save wrote nothing");
+        "no other input shows more: there is none to propose, and --save wrote nothing");
   return diagnosis.right() ? 0 : kFailed;
 }
 

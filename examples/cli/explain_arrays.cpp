@@ -66,10 +66,13 @@ void check_name(Layer layer, const std::string& name, const std::string& file) {
         "'s names: ", names);
 }
 
-void put(Arrays& arrays, const std::string& name, const Tensor& tensor, const std::string& file,
-         Layer layer) {
+void put(Arrays& arrays, const std::string& name, const nn::NpyArray& array,
+         const std::string& file, Layer layer) {
   check_name(layer, name, file);
-  check(arrays.emplace(name, tensor).second, "explain", "'", name, "' is given twice");
+  const bool claimed = name == "dx" || name == "dgamma" || name == "dbeta";
+  check(!claimed || is_floating(array.dtype), "explain", "'", file, "': ", name, " is ",
+        array.dtype, ": a gradient is floating");
+  check(arrays.emplace(name, tensor_of(array)).second, "explain", "'", name, "' is given twice");
 }
 
 // Without the extents that are 1.
@@ -98,13 +101,12 @@ Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
   Arrays arrays;
   for (const std::string& file : files) {
     if (file.ends_with(".npz")) {
-      for (const auto& [name, array] : nn::read_npz(file))
-        put(arrays, name, tensor_of(array), file, layer);
+      for (const auto& [name, array] : nn::read_npz(file)) put(arrays, name, array, file, layer);
       continue;
     }
     const size_t sign = file.find('=');
     const std::string name = sign == std::string::npos ? "x" : file.substr(0, sign);
-    put(arrays, name, tensor_of(nn::read_npy(path_of(file))), file, layer);
+    put(arrays, name, nn::read_npy(path_of(file)), file, layer);
   }
   return arrays;
 }
