@@ -248,8 +248,12 @@ TEST(Diagnosis, NamesAWrongPowerOfRstd) {
     EXPECT_TRUE(finding(-1).text.starts_with("a factor rstd is missing in the projection"));
     EXPECT_EQ(finding(-2).slip, Slip::rstd_missing) << finding(-2).text;
     EXPECT_TRUE(finding(-2).text.starts_with("two factors rstd are missing in the projection"));
+    EXPECT_EQ(finding(-3).slip, Slip::rstd_missing) << finding(-3).text;
+    EXPECT_TRUE(finding(-3).text.starts_with("three factors rstd are missing in the projection"));
     EXPECT_EQ(finding(1).slip, Slip::rstd_extra) << finding(1).text;
-    for (const int power : {-2, -1, 1}) EXPECT_TRUE(finding(power).also.empty());
+    EXPECT_EQ(finding(2).slip, Slip::rstd_extra) << finding(2).text;
+    EXPECT_TRUE(finding(2).text.starts_with("there are two factors rstd too much"));
+    for (const int power : {-3, -2, -1, 1, 2}) EXPECT_TRUE(finding(power).also.empty());
   }
 }
 

@@ -112,8 +112,22 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
                              sets ? " set" : " gamma", one.hidden == 1 ? "" : "s",
                              ": x lies too far from 0 for its spread, or overflows"));
   }
-  if (reasons.empty()) reasons.push_back("its values happen to hide them");
   return reasons;
+}
+
+// Of mistakes that are hardly larger than what rounding leaves: no other x helps, a finer dtype
+// does.
+std::string small_mistakes(const std::vector<Finding>& findings) {
+  constexpr double kSmall = 100;
+  std::string tensors;
+  for (const Finding& one : findings) {
+    const bool open = one.slip == Slip::cannot_tell && !one.right_or_not;
+    if (open && one.share < kSmall && one.exact_to != DType::f64)
+      tensors += (tensors.empty() ? "" : " and ") + one.tensor;
+  }
+  if (tensors.empty()) return "";
+  return "what is wrong with " + tensors +
+         " is hardly more than rounding may leave: compute in a finer dtype";
 }
 
 // Inputs in the precisions that were needed.
@@ -226,8 +240,11 @@ void find_blind_spots(Diagnosis& out, const Setting& setting, const Inputs& inpu
     if (visible && (found == here.end() || !found->second)) out.blind.push_back(slip);
   }
   if (out.has_power() && out.is_named()) return;
-  out.proposal = proposal;
   out.reasons = reasons_for(setting, inputs, out.findings);
+  const std::string small = small_mistakes(out.findings);
+  if (!out.has_power() || !out.reasons.empty() || small.empty()) out.proposal = proposal;
+  if (!small.empty()) out.reasons.push_back(small);
+  if (out.reasons.empty()) out.reasons.emplace_back("its values happen to hide them");
 }
 
 void check_claims(const Setting& setting, const Inputs& inputs, const Claim& claim) {
@@ -286,7 +303,7 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
     const Cases::Case& now = here.here();
     std::vector<SumCandidate> candidates = now.zoo.dgamma;
     if (!found.text.empty())
-      candidates.push_back({found.slip, "with the statistics of that dx",
+      candidates.push_back({found.slip, "it has the same statistics as that dx",
                             dgamma_with(now.problem, found.statistics)});
     return judge_sum(now.problem, "dgamma", candidates, claim.dgamma.to_vector<double>());
   });

@@ -63,9 +63,9 @@ enum class Slip : uint8_t {
   wrong_set,    // sums or statistics over other elements
   other_layer,  // the formula of another layer, with its statistics
   // dgamma and dbeta
-  batch_sum_forgotten,  // of one sample only, or one value per sample
+  batch_sum_forgotten,  // of one element or some samples only, or one value per sample
   batch_mean,           // divided by the number of samples
-  x_for_xhat,
+  x_for_xhat,           // in dx: in the projection
   gamma_in_dgamma,
   swapped,
   // local_response_norm
@@ -121,7 +121,7 @@ struct Diagnosis {
   std::vector<Finding> findings;     // one per claimed tensor
   std::vector<Slip> blind;           // slips that would not show on this input, but on the proposal
   std::vector<std::string> reasons;  // why, or why there is no name
-  Inputs proposal;  // an input that shows more; x is undefined where this one shows everything
+  Inputs proposal;                   // an input that shows more; x is undefined where none would
 
   bool right() const;  // as far as this input can tell
   bool has_power() const { return blind.empty(); }

@@ -89,6 +89,15 @@ std::string fit_text(const Finding& one) {
   return one.slip == Slip::unknown ? out + suggestion(one) : out;
 }
 
+// Whether the fit is more than a coincidence, and not that of the right gradient.
+bool fit_tells(const Finding& one) {
+  if (one.slip == Slip::none || one.right_or_not || one.factors.size() < 2) return false;
+  if (one.slip == Slip::unknown) return one.residual <= 1e-3 * one.scale;
+  const auto is_one = [](double factor) { return std::abs(factor - 1) < 5e-5; };
+  if (std::ranges::all_of(one.factors, is_one)) return false;
+  return one.residual * one.share <= 10 * one.error;  // error / share: what rounding allows
+}
+
 std::string verdict_text(const Finding& one) {
   const std::string_view dtype = gradus::to_string(one.exact_to);
   if (one.right_or_not) {
@@ -115,12 +124,13 @@ std::string verdict_text(const Finding& one) {
 }
 
 std::string size_text(const Finding& one) {
+  if (one.slip == Slip::not_finite && one.error == 0) return "";
   const bool right = one.slip == Slip::none;
   const std::string error =
       right ? fmt::format("{:.1e}", one.error) : fmt::format("{:.4g}", one.error);
   std::string share;
   if (right) share = fmt::format(": at most {:.2g}% of what rounding allows", 100 * one.share);
-  if (!right && one.share > 1)
+  if (!right && one.share > 1 && one.error < 0.01 * one.scale)  // else nobody thinks of rounding
     share = fmt::format(": up to {:.2g} times what rounding allows", one.share);
   return fmt::format("{} {}, of terms up to {:.4g}{}.\n",
                      right        ? " Largest difference"
@@ -144,15 +154,14 @@ std::string Diagnosis::text() const {
   std::string out;
   for (const Finding& one : findings) {
     out += verdict_text(one) + size_text(one);
-    if (one.slip == Slip::none || one.right_or_not) continue;
-    if (one.factors.size() < 2 || one.residual > 1e-3 * one.scale) continue;  // says nothing
-    out += fit_text(one);
+    if (fit_tells(one)) out += fit_text(one);
   }
   if ((has_power() || !right()) && is_named()) return out;
   for (size_t i = 0; i < blind.size() && right(); ++i)
     out += fmt::format("{}{}", i == 0 ? "This input cannot tell " : ", ", to_string(blind[i]));
   out += right() && !blind.empty() ? ":\n" : "Why this input cannot tell more:\n";
   for (const std::string& reason : reasons) out += "- " + reason + "\n";
+  if (!proposal.x.defined()) return out;
   return out + fmt::format("Try an x of shape {} with gamma and dy that vary.\n",
                            gradus::to_string(proposal.x.shape()));
 }

@@ -67,7 +67,7 @@ class FactorReader {
     if (!std::ranges::all_of(factors, [](double f) { return std::abs(f) == 1; })) return {};
     if (!gives(factors)) return {};
     const std::string names = names_of(factors, -1);
-    if (names.empty()) return {};
+    if (names.empty() || std::ranges::count(factors, 1.0) == 0) return {};  // of it all: a scale
     return named(Slip::wrong_sign, "the sign of " + names + " is turned", factors);
   }
 
@@ -108,7 +108,7 @@ class FactorReader {
     if (terms_.size() < 2 || !p_.setting.is_norm()) return {};
     std::vector<bool> sums(terms_.size(), true);
     sums[0] = false;
-    return divided("the sums are divided by ", sums, refitted(sums));
+    return divided("the sums are", sums, refitted(sums));
   }
 
   // One term off by a factor, all others right.
@@ -118,7 +118,7 @@ class FactorReader {
       one[t] = true;
       const double factor = refitted(one);
       if (t > 0 && p_.setting.layer != Layer::local_response_norm) {
-        const std::string text = concat("the sum of the ", terms_[t].name, " term is divided by ");
+        const std::string text = concat("the sum of the ", terms_[t].name, " term is");
         if (const std::optional<FactorSlip> slip = divided(text, one, factor)) return slip;
       }
       Values factors(factors_.size(), 1.0);
@@ -154,22 +154,32 @@ class FactorReader {
   // Of so many integers any could have been the count, but of those that have a name.
   FactorSlip counted_slip(const std::string& text, double counted, const Values& factors) const {
     const std::string name = count_name(counted);
-    const double price = name.empty() ? 1 + std::log2(counted) : 0;
+    const bool undivided = counted == 1;
+    const double price = name.empty() && !undivided ? 1 + std::log2(counted) : 0;
     return {Slip::wrong_count,
-            concat(text, static_cast<int64_t>(counted), name, " instead of m = ", p_.layout.m),
-            spare(units(factors)) - price, name.empty()};
+            undivided ? concat(text, " not divided by m = ", p_.layout.m)
+                      : concat(text, " divided by ", static_cast<int64_t>(counted), name,
+                               " instead of m = ", p_.layout.m),
+            spare(units(factors)) - price, price > 0};
   }
 
   std::string count_name(double counted) const {
     const Layout& l = p_.layout;
     const int64_t n = p_.shape[0], c = p_.shape[1], s = p_.shape.numel() / (n * c);
-    const auto is = [&](int64_t value) { return static_cast<double>(value) == counted; };
-    if (is(l.m - 1)) return ", which is m - 1,";
-    if (is(l.samples)) return p_.setting.is_row_norm() ? ", the number of rows," : ", which is n,";
-    if (!p_.setting.is_row_norm() && is(s)) return ", the positions of one channel,";
-    if (is(p_.shape.numel())) return ", all elements,";
-    if (is(l.params)) return p_.setting.is_row_norm() ? "" : ", which is c,";
-    return "";
+    const bool rows = p_.setting.is_row_norm();
+    std::string names;
+    const auto add = [&](bool has, int64_t value, std::string_view name) {
+      if (has && static_cast<double>(value) == counted)
+        names += concat(names.empty() ? ", " : " or ", name);
+    };
+    add(true, l.m - 1, "which is m - 1");
+    add(true, l.samples, rows ? "the number of rows" : "the number of samples");
+    add(!rows, s, "the positions of one channel");
+    add(!rows, n * s, "the elements of one channel");
+    add(p_.setting.layer == Layer::group_norm, c / p_.setting.groups, "the channels of a group");
+    add(!rows, c, "the number of channels");
+    add(true, p_.shape.numel(), "all elements");
+    return names.empty() ? "" : names + ",";
   }
 
   std::string hint(double factor) const {

@@ -35,6 +35,10 @@ class Verdict {
   // What says the same as something else that has a name.
   void offer_beside(Slip slip, const std::string& text) { offer(slip, text, needed_ / 2, true); }
 
+  bool has(Slip slip) const {
+    return std::ranges::any_of(matches_, [&](const Match& match) { return match.slip == slip; });
+  }
+
   bool named() const {
     return std::ranges::any_of(matches_, [&](const Match& match) { return tells(match); });
   }
@@ -86,6 +90,12 @@ Values fitted(const std::vector<Term>& terms, const Claimed& claimed) {
   return fit_terms(pointers, claimed.values(), claimed.weights()).factors;
 }
 
+// A term is missing: what the candidates say better than a reading of the factors.
+bool is_missing(Slip slip) {
+  return slip == Slip::direct_missing || slip == Slip::mean_missing ||
+         slip == Slip::projection_missing;
+}
+
 bool is_near_one(double factor) { return std::abs(factor - 1) < 0.05; }
 
 // Another formula with a plain mistake in its factors on top; with a fitted number on top almost
@@ -104,8 +114,11 @@ void try_two_slips(Verdict& verdict, const std::vector<Candidate>& candidates,
       offer(all);
     const Values factors = fitted(terms, claimed);
     const bool like_right = terms.size() == candidates.front().terms.size() && terms.size() > 1;
-    // One of its factors is wrong, and the others are not.
-    if (like_right && std::ranges::count_if(factors, is_near_one) + 1 == std::ssize(factors))
+    if (!like_right || factors.empty()) continue;
+    // One of its factors is wrong, and the others are not; or those of all sums are, alike.
+    const auto near = std::ranges::count_if(factors, is_near_one);
+    const bool sums = is_near_one(factors.front()) && is_near_one(factors[1] / factors.back());
+    if (near + 1 == std::ssize(factors) || (near == 1 && sums))
       offer(read_factors(p, terms, factors, claimed));
   }
 }
@@ -170,7 +183,8 @@ void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate
   FactorSlip slip;
   if (!finding.factors.empty()) slip = read_factors(p, terms, finding.factors, claimed);
   const bool plain = slip.slip != Slip::unknown && slip.slip != Slip::wrong_coefficients;
-  if (plain && !(verdict.named() && slip.fitted))
+  const bool said = is_missing(slip.slip) && verdict.has(slip.slip);
+  if (plain && !said && !(verdict.named() && slip.fitted))
     verdict.offer(slip.slip, slip.text, slip.bits, slip.fitted);
   if (!verdict.named()) try_two_slips(verdict, candidates, claimed, p);
   if (!verdict.named()) {
@@ -183,7 +197,9 @@ void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate
   }
   if (!verdict.named() && slip.slip == Slip::wrong_coefficients)
     verdict.offer(slip.slip, slip.text, slip.bits, true);
-  if (!verdict.settle(finding)) finding.text += unknown_text(p, claimed);
+  if (verdict.settle(finding)) return;
+  const std::string where = where_text(claimed, "sets");
+  finding.text += where.empty() ? unknown_text(p, claimed) : where;
 }
 
 // Whether the input leaves anything of a gradient: else it is neither right nor wrong.
@@ -274,8 +290,9 @@ void judge_entries(Finding& finding, const Problem& p, const std::vector<SumCand
   if (scale.slip != Slip::unknown && !(verdict.named() && scale.bits <= 0)) {
     const bool mean = scale.text.ends_with("1/n"), turned = scale.slip == Slip::wrong_sign;
     const std::string sum = ": it is a plain sum over all elements that share the parameter";
-    verdict.offer(mean ? Slip::batch_mean : scale.slip, scale.text + (turned ? "" : sum),
-                  scale.bits, scale.fitted);
+    if (!(mean && verdict.has(Slip::batch_mean)))
+      verdict.offer(mean ? Slip::batch_mean : scale.slip, scale.text + (turned ? "" : sum),
+                    scale.bits, scale.fitted);
   }
   for (size_t k = 1; k < candidates.size() && !verdict.named(); ++k) {
     const FactorSlip more = read_scale(p, candidates[k].values, claimed);
@@ -283,7 +300,7 @@ void judge_entries(Finding& finding, const Problem& p, const std::vector<SumCand
       verdict.offer(candidates[k].slip, candidates[k].text + "; and " + more.text, more.bits - 2,
                     true);
   }
-  verdict.settle(finding);
+  if (!verdict.settle(finding)) finding.text += where_text(claimed, "entries");
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ FoundStatistics explaining_statistics(const Problem& problem, const Claimed& cla
 FoundStatistics explaining_eps(const Problem& problem, const Claimed& claimed,
                                const Numbers& right);
 
+// Of a claim that no slip gives, where it is wrong: "; it is right in 2 of 3 sets ...", or nothing
+// where most groups are wrong.
+std::string where_text(const Claimed& claimed, std::string_view groups);
+
 // What a dx that no slip gives is made of, set by set: "; your dx is a·d + b + c·xhat ...", or
 // nothing where the sets are too small to tell.
 std::string unknown_text(const Problem& problem, const Claimed& claimed);

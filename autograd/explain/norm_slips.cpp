@@ -44,9 +44,17 @@ std::vector<NamedSets> other_sets(const Problem& p) {
   std::vector<int64_t> pairs(l.param.size());
   for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = l.sample[i] * l.params + l.param[i];
   if (p.setting.is_row_norm()) return {{"all rows, feature by feature", sets_of(l.param)}};
-  return {{"a whole sample", sets_of(l.sample)},
-          {"a channel over all samples", sets_of(l.param)},
-          {"one channel of one sample", sets_of(pairs)}};
+  std::vector<NamedSets> out{{"a whole sample", sets_of(l.sample)},
+                             {"a channel over all samples", sets_of(l.param)},
+                             {"one channel of one sample", sets_of(pairs)}};
+  if (p.setting.layer == Layer::group_norm) {
+    const int64_t groups = p.setting.groups;
+    std::vector<int64_t> apart(l.param.size());
+    for (size_t i = 0; i < apart.size(); ++i) apart[i] = l.sample[i] * groups + l.param[i] % groups;
+    out.push_back({concat("the channels of a sample that lie ", groups, " apart"),
+                   sets_of(std::move(apart))});
+  }
+  return out;
 }
 
 // About mu. What is subtracted is the less exact the further x lies from 0.
@@ -118,22 +126,37 @@ void add_count_slip(std::vector<Candidate>& out, std::vector<Term> terms, const 
                  terms});
 }
 
-// Powers of rstd: in front of it all, and in the projection, which is cubic in it.
+// Powers of rstd: in front of it all, in the mean, and in the projection, which with x in place of
+// xhat is cubic in it.
 void add_rstd_slips(std::vector<Candidate>& out, const std::vector<Term>& right,
                     const Statistics& s) {
   std::vector<Term> unscaled = right;
   for (Term& term : unscaled)
     for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] *= pow(s.rstd[i], -1);
   out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
-  const auto add = [&](Slip slip, std::string text, int power) {
+  const auto add = [&](Slip slip, std::string text, size_t term, int power) {
     std::vector<Term> terms = right;
-    for (size_t i = 0; i < s.rstd.size(); ++i) terms.back().values[i] *= pow(s.rstd[i], power);
-    out.push_back(
-        {slip, std::move(text) + ", which is rstd·xhat·m2 with m2 = mean(d·xhat)", terms});
+    for (size_t i = 0; i < s.rstd.size(); ++i) terms[term].values[i] *= pow(s.rstd[i], power);
+    out.push_back({slip, std::move(text), terms});
   };
-  add(Slip::rstd_missing, "a factor rstd is missing in the projection", -1);
-  add(Slip::rstd_missing, "two factors rstd are missing in the projection", -2);
-  add(Slip::rstd_extra, "there is a factor rstd too much in the projection", 1);
+  const size_t last = right.size() - 1;
+  const std::string projection = " in the projection, which is rstd·xhat·m2 with m2 = mean(d·xhat)";
+  if (last == 2) add(Slip::rstd_missing, "the factor rstd is missing in the mean, rstd·m1", 1, -1);
+  add(Slip::rstd_missing, "a factor rstd is missing" + projection, last, -1);
+  add(Slip::rstd_missing, "two factors rstd are missing" + projection, last, -2);
+  add(Slip::rstd_missing, "three factors rstd are missing" + projection, last, -3);
+  add(Slip::rstd_extra, "there is a factor rstd too much" + projection, last, 1);
+  add(Slip::rstd_extra, "there are two factors rstd too much" + projection, last, 2);
+}
+
+// x as it came in the projection.
+void add_x_for_xhat(std::vector<Candidate>& out, const Problem& p, const Statistics& s,
+                    const std::vector<Term>& right, const Sets& own) {
+  if (!p.setting.has_mean()) return;  // then a factor rstd is missing
+  const Numbers m2 = mean_over(own, product(product(p.dy, p.gamma), normalized(p, s)));
+  std::vector<Term> terms = right;
+  terms.back().values = each(p.x.size(), [&](size_t i) { return -s.rstd[i] * p.x[i] * m2[i]; });
+  out.push_back({Slip::x_for_xhat, "the projection has x in place of xhat", terms});
 }
 
 void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s) {
@@ -153,6 +176,34 @@ void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statisti
                  mean ? "this is rms_norm's formula: no mean is taken away, and m1 is missing"
                       : "this is layer_norm's formula: rms_norm takes no mean away and has no m1",
                  terms_of(p, statistics_over(p, own, !mean, p.setting.eps), own, {}, !mean)});
+}
+
+// The running ones, or those of a neighbour.
+void add_stale_statistics(std::vector<NamedStatistics>& out, const Problem& p,
+                          const Statistics& own) {
+  if (!p.running_mean.empty()) {
+    Statistics running = own;
+    for (size_t i = 0; i < p.x.size(); ++i) {
+      running.mu[i] = p.running_mean[at(p.layout.set, i)];
+      running.rstd[i] = pow(p.running_var[at(p.layout.set, i)] + p.setting.eps, -0.5);
+    }
+    out.push_back({Slip::stale_statistics,
+                   "the statistics are the running ones; training takes those of the batch",
+                   running});
+  }
+  const size_t per_sample = p.x.size() / static_cast<size_t>(p.layout.samples);
+  if (p.setting.layer == Layer::batch_norm) return;
+  for (const bool next : {true, false}) {
+    const size_t step = next ? per_sample : p.x.size() - per_sample;
+    Statistics moved = own;
+    for (size_t i = 0; i < p.x.size(); ++i) {
+      moved.mu[i] = own.mu[(i + step) % p.x.size()];
+      moved.rstd[i] = own.rstd[(i + step) % p.x.size()];
+    }
+    out.push_back({Slip::stale_statistics,
+                   concat("the statistics are those of the ", next ? "next" : "last", " sample"),
+                   moved});
+  }
 }
 
 }  // namespace
@@ -175,10 +226,14 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
   };
   if (l.m > 1 && !p.setting.is_evaluation()) {
     add(Slip::unbiased_variance,
-        concat(p.setting.has_mean() ? "the variance is the unbiased one, divided by m - 1"
-                                    : "the mean square is divided by m - 1",
+        concat(mean ? "the variance is the unbiased one, divided by m - 1"
+                    : "the mean square is divided by m - 1",
                "; the forward divides by m"),
         [&](size_t i) { return pow(var[i] * (m / (m - 1)) + eps, -0.5); });
+    add(Slip::wrong_count,
+        concat(mean ? "the variance" : "the mean square",
+               " is a sum: it must be divided by m = ", l.m),
+        [&](size_t i) { return pow(var[i] * m + eps, -0.5); });
   }
   add(Slip::eps_missing,
       concat("eps is missing in rstd, or another one than ", eps,
@@ -186,29 +241,16 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
       [&](size_t i) { return pow(var[i], -0.5); });
   add(Slip::eps_outside_root, "eps was added to the root: it belongs inside, to the variance",
       [&](size_t i) { return pow(pow(var[i], 0.5) + eps, -1); });
+  if (!p.setting.is_evaluation()) add_stale_statistics(out, p, own);
+  return out;
+}
+
+std::vector<NamedStatistics> statistics_of_other_sets(const Problem& p) {
+  std::vector<NamedStatistics> out;
   if (p.setting.is_evaluation()) return out;
-  if (!p.running_mean.empty()) {
-    Statistics running = own;
-    for (size_t i = 0; i < p.x.size(); ++i) {
-      running.mu[i] = p.running_mean[at(l.set, i)];
-      running.rstd[i] = pow(p.running_var[at(l.set, i)] + eps, -0.5);
-    }
-    out.push_back({Slip::stale_statistics,
-                   "the statistics are the running ones; training takes those of the batch",
-                   running});
-  }
-  const size_t per_sample = p.x.size() / static_cast<size_t>(l.samples);
-  if (p.setting.layer == Layer::batch_norm) return out;
-  for (const bool next : {true, false}) {
-    const size_t step = next ? per_sample : p.x.size() - per_sample;
-    Statistics moved = own;
-    for (size_t i = 0; i < p.x.size(); ++i) {
-      moved.mu[i] = own.mu[(i + step) % p.x.size()];
-      moved.rstd[i] = own.rstd[(i + step) % p.x.size()];
-    }
-    out.push_back({Slip::stale_statistics,
-                   concat("the statistics are those of the ", next ? "next" : "last", " sample"),
-                   moved});
+  for (const NamedSets& other : other_sets(p)) {
+    out.push_back({Slip::wrong_set, "the statistics are those of " + other.text,
+                   statistics_over(p, other.sets, p.setting.has_mean(), p.setting.eps)});
   }
   return out;
 }
@@ -234,6 +276,7 @@ std::vector<Candidate> norm_candidates(const Problem& p,
                    {terms_of(p, one.statistics, own, {}, mean).front()}});
   }
   add_rstd_slips(out, right, s);
+  add_x_for_xhat(out, p, s, right, own);
   add_set_slips(out, p, s);
   if (!mean) {
     out.push_back({Slip::mean_extra, "rms_norm has no m1: it takes no mean away",

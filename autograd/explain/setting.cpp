@@ -103,7 +103,7 @@ Shape default_shape(const Setting& setting) {
     case Layer::rms_norm:
       return {3, 5};
     case Layer::group_norm:
-      return {2, 2 * setting.groups, 3};
+      return {3, 2 * setting.groups, 3};  // n·s = 9 is not m = 6
     case Layer::local_response_norm:
       return {2, 6, 2};
     case Layer::softmax2d:

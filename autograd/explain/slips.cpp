@@ -111,6 +111,12 @@ std::vector<SumCandidate> sum_candidates(const Problem& p, const Numbers& values
   add_partial_sums(out, p, values, name);
   out.push_back(
       {Slip::batch_sum_forgotten, "it is 0: nothing has been added", Numbers(right.size())});
+  Numbers last(right.size());
+  for (size_t i = 0; i < values.size(); ++i) last[at(p.layout.param, i)] = values[i];
+  out.push_back({Slip::batch_sum_forgotten,
+                 concat("it holds the last element's share only, as of = in place of +=: ", name,
+                        " is a sum over all elements that share the parameter"),
+                 std::move(last)});
   const int64_t n = p.layout.samples;
   out.push_back(
       {Slip::batch_mean,
@@ -138,6 +144,8 @@ std::vector<SumCandidate> dgamma_candidates(const Problem& p,
   for (size_t i = 1; i < statistics.size(); ++i)
     out.push_back(
         {statistics[i].slip, statistics[i].text, dgamma_with(p, statistics[i].statistics)});
+  for (const NamedStatistics& other : statistics_of_other_sets(p))
+    out.push_back({other.slip, other.text, dgamma_with(p, other.statistics)});
   add(Slip::swapped, "it is dbeta: the two are swapped", p.dy);
   return out;
 }

@@ -115,6 +115,36 @@ std::string sum_text(const std::vector<Part>& parts, const Values& factors = {})
   return text;
 }
 
+// Of a dx that is no sum of the parts: whether it is one with gamma elsewhere, or nearly one.
+std::string no_sum_text(const Problem& p, const Members& members, const std::vector<Part>& parts,
+                        int64_t fits, const Claimed& claimed) {
+  std::vector<Part> other = parts;
+  other[0].column = p.dy;
+  other[0].times = "·dy";
+  if (spanned(members, other, claimed) == p.layout.sets) {
+    return concat("; your dx is ", sum_text(other),
+                  " in each set: gamma is missing, d = dy·gamma takes the place of dy");
+  }
+  const std::string sum = sum_text(other);
+  for (Part& part : other) part.column = product(part.column, p.gamma);
+  if (spanned(members, other, claimed) == p.layout.sets) {
+    return concat("; your dx is gamma·(", sum,
+                  ") in each set: gamma belongs inside, d = dy·gamma takes the place of dy");
+  }
+  double off = 0, most = 0;
+  for (size_t i = 0; i < claimed.values().size(); ++i) {
+    if (claimed.weights()[i] == 0) continue;
+    off = std::max(off, claimed.distance(i));
+    most = std::max(most, std::abs(claimed.values()[i]));
+  }
+  return concat("; in ", p.layout.sets - fits, " of ", p.layout.sets, " sets it is no sum ",
+                sum_text(parts), " with d = dy·gamma, whatever ",
+                parts.size() == 3 ? "a, b and c" : "a and b",
+                off < 0.01 * most
+                    ? ", but nearly the right one: look for rounding to a coarser dtype on the way"
+                    : ": look for what mixes up elements, such as wrong indices");
+}
+
 // Whether nothing of the part is seen.
 bool vanishes(double factor, const Part& part, const Claimed& claimed) {
   for (size_t i = 0; i < part.column.size(); ++i)
@@ -124,17 +154,30 @@ bool vanishes(double factor, const Part& part, const Claimed& claimed) {
 
 }  // namespace
 
+std::string where_text(const Claimed& claimed, std::string_view groups) {
+  const Groups& all = claimed.groups();
+  std::vector<bool> wrong(static_cast<size_t>(all.count));
+  std::optional<size_t> first;
+  bool zero = true;
+  for (size_t i = 0; i < claimed.values().size(); ++i) {
+    if (!(claimed.distance(i) * claimed.weights()[i] > 1)) continue;
+    wrong[at(all.of, i)] = true;
+    if (!first) first = i;
+    zero = zero && claimed.values()[i] == 0;
+  }
+  const int64_t right = std::ranges::count(wrong, false) - claimed.groups_left_out();
+  if (!first || 2 * right < all.count) return "";
+  return concat("; it is right in ", right, " of ", all.count, " ", groups,
+                ", and wrong first at element ", *first, " (from 0)",
+                zero ? "; what is wrong is 0" : "");
+}
+
 std::string unknown_text(const Problem& p, const Claimed& claimed) {
   if (!p.setting.is_norm() || p.layout.m <= 3) return "";
   const Members members = members_of(p.layout);
   std::vector<Part> parts = parts_of(p);
   const int64_t fits = spanned(members, parts, claimed);
-  if (fits < p.layout.sets) {
-    return concat("; in ", p.layout.sets - fits, " of ", p.layout.sets, " sets it is no sum ",
-                  sum_text(parts), " with d = dy·gamma, whatever ",
-                  parts.size() == 3 ? "a, b and c" : "a and b",
-                  ": look for what mixes up elements, such as wrong indices");
-  }
+  if (fits < p.layout.sets) return no_sum_text(p, members, parts, fits, claimed);
   const bool has_b = p.setting.has_mean() && !p.setting.is_evaluation();
   if (!has_b) {
     std::vector<Part> without = parts;
