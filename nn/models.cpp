@@ -35,12 +35,6 @@ struct Image {
   int64_t c, h, w;
 };
 
-int64_t group_count(int64_t c) {
-  int64_t groups = std::min<int64_t>(c, 32);
-  while (c % groups != 0) --groups;
-  return groups;
-}
-
 struct NamedNorm {
   std::string_view name;
   bool has_shift;  // so that the convolution before it needs none
@@ -49,7 +43,7 @@ struct NamedNorm {
 constexpr NamedNorm kNorms[] = {
     {"batch", true, [](Sequential& net, const Image& i) { net.add(BatchNorm2d(i.c)); }},
     {"group", true,
-     [](Sequential& net, const Image& i) { net.add(GroupNorm(group_count(i.c), i.c)); }},
+     [](Sequential& net, const Image& i) { net.add(GroupNorm(std::min<int64_t>(i.c, 32), i.c)); }},
     {"layer", true,
      [](Sequential& net, const Image& i) {
        net.add(LayerNorm({i.c, i.h, i.w}));
