@@ -5,7 +5,7 @@
 #include "autograd/ops/activation.h"
 #include "cpu/context.h"
 #include "tests/support/compare.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 #include "tests/support/reference_activation.h"
 
 namespace gradus {
@@ -67,12 +67,8 @@ Worst worst_of(const std::vector<double>& xs, const std::vector<double>& got,
   return worst;
 }
 
-class ActivationAccuracy : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
-INSTANTIATE_TEST_SUITE_P(On, ActivationAccuracy, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+class ActivationAccuracy : public test::EachDevice {};
+GRADUS_ON_EACH_DEVICE(ActivationAccuracy);
 
 TEST_P(ActivationAccuracy, UlpsInF32) {
   const std::vector<double> xs = sweep(DType::f32);

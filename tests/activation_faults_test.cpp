@@ -3,7 +3,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/ops/sum.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus {
 namespace {
@@ -12,10 +12,8 @@ using Values = std::vector<double>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
 
-class ActivationFaults : public testing::TestWithParam<Device> {
+class ActivationFaults : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-
   struct Result {
     Values y, dx;
   };
@@ -30,8 +28,7 @@ class ActivationFaults : public testing::TestWithParam<Device> {
     return {y.to_vector<double>(), x.grad().to_vector<double>()};
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, ActivationFaults, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(ActivationFaults);
 
 TEST_P(ActivationFaults, D060_SoftplusOfLargeInput) {
   for (const DType dtype : kDTypes) {

@@ -7,6 +7,7 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
 #include "core/launch.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
@@ -18,18 +19,14 @@ GRADUS_TEST_OP_CASES(activation);
 using Values = std::vector<double>;
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
 
-class Relu : public testing::TestWithParam<Device> {
+class Relu : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor tensor(const Values& values, DType dtype = DType::f64) {
     return Tensor::from_vector(values, {static_cast<int64_t>(values.size())},
                                {.dtype = dtype, .device = GetParam()});
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Relu, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(Relu);
 
 // Fault D067.
 TEST_P(Relu, PassesNanAndCutsNegativeZero) {

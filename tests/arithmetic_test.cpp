@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/ops/sum.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
@@ -15,11 +16,8 @@ GRADUS_TEST_OP_CASES(arithmetic);
 
 using Values = std::vector<double>;
 
-class Arithmetic : public testing::TestWithParam<Device> {
+class Arithmetic : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor f64(const Values& values, const Shape& shape) {
     return Tensor::from_vector(values, shape, {.dtype = DType::f64, .device = GetParam()});
   }
@@ -28,8 +26,7 @@ class Arithmetic : public testing::TestWithParam<Device> {
   }
   TensorOptions options(DType dtype) const { return {.dtype = dtype, .device = GetParam()}; }
 };
-INSTANTIATE_TEST_SUITE_P(On, Arithmetic, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(Arithmetic);
 
 TEST_P(Arithmetic, ComputesEachKindInEveryDtype) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {

@@ -5,8 +5,8 @@
 
 #include "autograd/grad_mode.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 #include "tests/support/reference_pool.h"
 
 namespace gradus {
@@ -18,9 +18,8 @@ using Values = std::vector<double>;
 constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
-class AvgPool2d : public testing::TestWithParam<Device> {
+class AvgPool2d : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
                 MemoryFormat format = MemoryFormat::contiguous) {
     return Tensor::from_vector(values, shape,
@@ -45,11 +44,8 @@ class AvgPool2d : public testing::TestWithParam<Device> {
 };
 class AvgPool2dFaults : public AvgPool2d {};
 
-constexpr auto kDeviceName = [](const testing::TestParamInfo<Device>& info) {
-  return info.param == kCpu ? "Cpu" : "Cuda";
-};
-INSTANTIATE_TEST_SUITE_P(On, AvgPool2d, testing::Values(kCpu, kCuda), kDeviceName);
-INSTANTIATE_TEST_SUITE_P(On, AvgPool2dFaults, testing::Values(kCpu, kCuda), kDeviceName);
+GRADUS_ON_EACH_DEVICE(AvgPool2d);
+GRADUS_ON_EACH_DEVICE(AvgPool2dFaults);
 
 TEST_P(AvgPool2dFaults, D058_OverhangIsNotPadding) {
   for (const bool include : {true, false}) {

@@ -11,8 +11,8 @@
 #include "nn/batch_norm.h"
 #include "nn/linear.h"
 #include "nn/optim/sgd.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
@@ -51,9 +51,8 @@ std::vector<Layout> layouts(int64_t m) {
   return result;
 }
 
-class BatchNormFaults : public testing::TestWithParam<Device> {
+class BatchNormFaults : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   TensorOptions options(DType dtype = DType::f64) const {
     return {.dtype = dtype, .device = GetParam()};
   }
@@ -70,8 +69,7 @@ class BatchNormFaults : public testing::TestWithParam<Device> {
             Tensor::zeros({1}, options(DType::i64))};
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, BatchNormFaults, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(BatchNormFaults);
 
 TEST_P(BatchNormFaults, D001_LargeConstantChannelStaysFinite) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {

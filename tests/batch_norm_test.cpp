@@ -6,8 +6,8 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 #include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 
@@ -24,12 +24,8 @@ void expect_near(const Tensor& got, const Values& want, double tolerance) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
 }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class BatchNorm : public testing::TestWithParam<Device> {
+class BatchNorm : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -39,8 +35,7 @@ class BatchNorm : public testing::TestWithParam<Device> {
             Tensor::zeros({1}, {.dtype = DType::i64, .device = GetParam()})};
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, BatchNorm, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(BatchNorm);
 
 TEST_P(BatchNorm, EvaluationGradientDoesNotReadX) {
   Tensor x = tensor({1, INFINITY, 3, 4}, {4, 1}).set_requires_grad(true);

@@ -6,9 +6,9 @@
 
 #include "nn/io/safetensors.h"
 #include "nn/optim/sgd.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
-#include "tests/support/gpu.h"
 #include "tests/support/toy.h"
 
 namespace gradus::nn {
@@ -143,10 +143,7 @@ TEST(Weights, FilesWithoutAChecksumAreRead) {
   EXPECT_ERROR(load_resume(dir.path("lacks")), ErrorCode::io, "it lacks gradus.crc32");
 }
 
-class ResumeTest : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
+class ResumeTest : public test::EachDevice {};
 
 // Through a file, in the middle of the second epoch.
 TEST_P(ResumeTest, InterruptedAndResumedIsUnbroken) {
@@ -169,8 +166,7 @@ TEST_P(ResumeTest, InterruptedAndResumedIsUnbroken) {
   EXPECT_EQ(parameter_hash(second.net), unbroken_hash);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, ResumeTest, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(ResumeTest);
 
 TEST(Resume, OtherFilesAndVersionsAreRefused) {
   const TempDir dir;

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tests/support/cli.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus {
 namespace {
@@ -19,8 +19,7 @@ class CliTrain : public Cli {
     return train(more, options, to_string(GetParam()));
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, CliTrain, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(CliTrain);
 
 TEST_P(CliTrain, WritesMetricsAndWeights) {
   const ProcessResult result =

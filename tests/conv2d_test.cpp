@@ -5,6 +5,7 @@
 
 #include "autograd/autocast.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/op_modes.h"
@@ -33,12 +34,8 @@ struct Known {
   Values dw = {};
 };
 
-// Runs on the CPU and, where there is one, on the GPU.
-class Conv2d : public testing::TestWithParam<Device> {
+class Conv2d : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
                 MemoryFormat format = MemoryFormat::contiguous) {
     return Tensor::from_vector(values, shape,
@@ -71,11 +68,8 @@ class Conv2d : public testing::TestWithParam<Device> {
 };
 class Conv2dFaults : public Conv2d {};
 
-constexpr auto kDeviceName = [](const testing::TestParamInfo<Device>& info) {
-  return info.param == kCpu ? "Cpu" : "Cuda";
-};
-INSTANTIATE_TEST_SUITE_P(On, Conv2d, testing::Values(kCpu, kCuda), kDeviceName);
-INSTANTIATE_TEST_SUITE_P(On, Conv2dFaults, testing::Values(kCpu, kCuda), kDeviceName);
+GRADUS_ON_EACH_DEVICE(Conv2d);
+GRADUS_ON_EACH_DEVICE(Conv2dFaults);
 
 TEST_P(Conv2d, AgreesWithPyTorch) {
   int cases = 0;

@@ -5,15 +5,13 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus {
 namespace {
 
-class CopyTest : public testing::TestWithParam<Device> {
+class CopyTest : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-
   // `values` as `from`, converted to `to` on the device.
   template <class T>
   std::vector<double> converted(const std::vector<T>& values, DType from, DType to) const {
@@ -100,8 +98,7 @@ TEST_P(CopyTest, StridesOfEitherSide) {
   EXPECT_EQ(Tensor::empty({0, 3}, options).contiguous().numel(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, CopyTest, testing::Values(kCpu));
-INSTANTIATE_TEST_SUITE_P(Cuda, CopyTest, testing::Values(kCuda));
+GRADUS_ON_EACH_DEVICE(CopyTest);
 
 }  // namespace
 }  // namespace gradus

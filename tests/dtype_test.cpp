@@ -6,17 +6,15 @@
 
 #include "core/tensor.h"
 #include "tests/support/compare.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
-class Conversion : public testing::TestWithParam<Device> {
+class Conversion : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   template <class T>
   Tensor tensor(const std::vector<T>& values) {
     return Tensor::from_vector(values, {static_cast<int64_t>(values.size())},
@@ -32,8 +30,7 @@ class Conversion : public testing::TestWithParam<Device> {
     return host.to(GetParam());
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Conversion, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(Conversion);
 
 std::vector<uint16_t> bits_of(const Tensor& tensor) {
   const Tensor host = tensor.to(kCpu);

@@ -20,17 +20,15 @@
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/sum.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus {
 namespace {
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
 
-class EmptyTensors : public testing::TestWithParam<Device> {
+class EmptyTensors : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-
   Tensor zeros(const Shape& shape, DType dtype) const {
     return Tensor::zeros(shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -57,8 +55,7 @@ class EmptyTensors : public testing::TestWithParam<Device> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, EmptyTensors, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(EmptyTensors);
 
 const Shape kShapes[] = {{0}, {0, 3}, {3, 0}};
 

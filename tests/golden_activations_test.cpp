@@ -7,7 +7,7 @@ namespace gradus {
 namespace {
 
 class GoldenActivations : public GoldenTest {};
-GRADUS_GOLDEN_ON_BOTH(GoldenActivations);
+GRADUS_ON_EACH_DEVICE(GoldenActivations);
 
 Tensor call(const GoldenInputs& in) {
   const Tensor x = in["x"];

@@ -6,7 +6,7 @@ namespace gradus {
 namespace {
 
 class GoldenPooling : public GoldenTest {};
-GRADUS_GOLDEN_ON_BOTH(GoldenPooling);
+GRADUS_ON_EACH_DEVICE(GoldenPooling);
 
 TEST_P(GoldenPooling, AvgPool2d) {
   check("avg_pool2d", 8, [](const GoldenInputs& in) {

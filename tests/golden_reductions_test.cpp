@@ -6,7 +6,7 @@ namespace gradus {
 namespace {
 
 class GoldenReductions : public GoldenTest {};
-GRADUS_GOLDEN_ON_BOTH(GoldenReductions);
+GRADUS_ON_EACH_DEVICE(GoldenReductions);
 
 TEST_P(GoldenReductions, All) {
   check("reductions", 50, [](const GoldenInputs& in) {

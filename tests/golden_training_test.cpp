@@ -9,7 +9,7 @@ namespace gradus {
 namespace {
 
 class GoldenTraining : public GoldenTest {};
-GRADUS_GOLDEN_ON_BOTH(GoldenTraining);
+GRADUS_ON_EACH_DEVICE(GoldenTraining);
 
 TEST_P(GoldenTraining, CrossEntropyOfPixels) {
   check("cross_entropy_pixels", 4, [](const GoldenInputs& in) {

@@ -8,8 +8,8 @@
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
@@ -22,10 +22,8 @@ void expect_near(const Tensor& got, const Values& want, double tolerance) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
 }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class GroupNormFaults : public testing::TestWithParam<Device> {
+class GroupNormFaults : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f32) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -33,8 +31,7 @@ class GroupNormFaults : public testing::TestWithParam<Device> {
     return Tensor::ones(shape, {.dtype = dtype, .device = GetParam()});
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, GroupNormFaults, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(GroupNormFaults);
 
 TEST_P(GroupNormFaults, D001_ConstantGroupsStayFinite) {
   for (const int64_t c : {1, 8}) {

@@ -6,9 +6,9 @@
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/group_norm.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
@@ -23,10 +23,8 @@ void expect_near(const Tensor& got, const Values& want, double tolerance) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
 }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class GroupNorm : public testing::TestWithParam<Device> {
+class GroupNorm : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -36,8 +34,7 @@ class GroupNorm : public testing::TestWithParam<Device> {
                                {.dtype = dtype, .device = GetParam(), .format = format});
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, GroupNorm, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(GroupNorm);
 
 TEST_P(GroupNorm, OneSampleOfOneGroupPerChannelIsBatchNorm) {
   const Tensor gamma = random({6}, 2), beta = random({6}, 3), dy = random({1, 6, 5, 7}, 4);

@@ -5,9 +5,9 @@
 #include "autograd/ops/group_norm.h"
 #include "autograd/ops/instance_norm.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
@@ -22,10 +22,8 @@ void expect_near(const Tensor& got, const Values& want, double tolerance) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "at " << i;
 }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class InstanceNorm : public testing::TestWithParam<Device> {
+class InstanceNorm : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -34,8 +32,7 @@ class InstanceNorm : public testing::TestWithParam<Device> {
     return {Tensor::zeros({c}, options), Tensor::ones({c}, options)};
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, InstanceNorm, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(InstanceNorm);
 
 TEST_P(InstanceNorm, RunningStatisticsAverageOverTheSamples) {
   for (const DType dtype : {DType::f32, DType::f64}) {

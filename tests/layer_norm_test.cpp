@@ -16,7 +16,7 @@ using test::Values;
 GRADUS_TEST_OP_CASES(layer_norm);
 
 class LayerNorm : public test::RowNorm {};
-GRADUS_ON_BOTH_DEVICES(LayerNorm);
+GRADUS_ON_EACH_DEVICE(LayerNorm);
 
 const Values kImage = [] {
   Values values(2 * 3 * 2 * 4);

@@ -9,8 +9,8 @@
 #include "core/random.h"
 #include "cpu/host_allocator.h"
 #include "tests/support/compare.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 
 namespace gradus::nn {
 namespace {
@@ -37,10 +37,7 @@ double pixel(const ImageSet& set, int64_t k, int64_t c, int64_t h, int64_t w) {
   return (value / 255 - set.mean[static_cast<size_t>(c)]) / set.std[static_cast<size_t>(c)];
 }
 
-class LoaderTest : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
+class LoaderTest : public test::EachDevice {};
 
 TEST_P(LoaderTest, EveryImageOncePerEpochInAnotherOrder) {
   const ImageSet set = make_set(23);
@@ -150,8 +147,7 @@ TEST_P(LoaderTest, TheDeviceCountsByItself) {
   EXPECT_EQ(loader.gather(2).labels.to_vector<int64_t>(), (std::vector<int64_t>{0, 1}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, LoaderTest, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(LoaderTest);
 
 TEST(LoaderCuda, BatchesAreThoseOfTheCpuBitForBit) {
   GRADUS_SKIP_WITHOUT(kCuda);

@@ -11,9 +11,9 @@
 #include "cuda/local_response_norm_plan.h"
 #include "nn/local_response_norm.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 #include "tests/support/named_slip.h"
 #include "tests/support/op_modes.h"
 
@@ -24,15 +24,13 @@ GRADUS_TEST_OP_CASES(local_response_norm);
 
 using Values = std::vector<double>;
 
-class LocalResponseNorm : public testing::TestWithParam<Device> {
+class LocalResponseNorm : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const ref::Array& array, DType dtype = DType::f64) {
     return Tensor::from_vector(array.data, array.shape, {.dtype = dtype, .device = GetParam()});
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, LocalResponseNorm, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(LocalResponseNorm);
 
 TEST_P(LocalResponseNorm, HandsOutItsDenominators) {
   for (const bool channels_last : {false, true}) {

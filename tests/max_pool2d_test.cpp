@@ -6,6 +6,7 @@
 
 #include "autograd/grad_mode.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/op_modes.h"
@@ -21,12 +22,8 @@ constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
 Values values(const Tensor& x) { return x.to_vector<double>(); }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class MaxPool2d : public testing::TestWithParam<Device> {
+class MaxPool2d : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor tensor(const Shape& shape, const Values& values, DType dtype = DType::f64,
                 MemoryFormat format = MemoryFormat::contiguous) {
     return Tensor::from_vector(values, shape,
@@ -39,11 +36,8 @@ class MaxPool2d : public testing::TestWithParam<Device> {
 };
 class MaxPool2dFaults : public MaxPool2d {};
 
-constexpr auto kDeviceName = [](const testing::TestParamInfo<Device>& info) {
-  return info.param == kCpu ? "Cpu" : "Cuda";
-};
-INSTANTIATE_TEST_SUITE_P(On, MaxPool2d, testing::Values(kCpu, kCuda), kDeviceName);
-INSTANTIATE_TEST_SUITE_P(On, MaxPool2dFaults, testing::Values(kCpu, kCuda), kDeviceName);
+GRADUS_ON_EACH_DEVICE(MaxPool2d);
+GRADUS_ON_EACH_DEVICE(MaxPool2dFaults);
 
 TEST_P(MaxPool2d, AgreesWithPyTorch) {
   int cases = 0;

@@ -17,7 +17,7 @@
 #include "nn/optim/sgd.h"
 #include "nn/rms_norm.h"
 #include "nn/sequential.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus::nn {
 namespace {
@@ -41,12 +41,8 @@ const Norm kNorms[] = {
     norm<LocalResponseNorm>("local_response_norm", 3),
 };
 
-class NormLearning : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
-INSTANTIATE_TEST_SUITE_P(On, NormLearning, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+class NormLearning : public test::EachDevice {};
+GRADUS_ON_EACH_DEVICE(NormLearning);
 
 TEST_P(NormLearning, D028_OneStepChangesEveryParameter) {
   const Device device = GetParam();

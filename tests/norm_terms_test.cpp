@@ -10,16 +10,15 @@
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 #include "tests/support/reference_norm.h"
 
 namespace gradus {
 namespace {
 
-class NormTerms : public testing::TestWithParam<Device> {
+class NormTerms : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const ref::Array& array, DType dtype) {
     if (array.empty()) return {};
     return Tensor::from_vector(array.data, array.shape, {.dtype = dtype, .device = GetParam()});
@@ -37,8 +36,7 @@ class NormTerms : public testing::TestWithParam<Device> {
     EXPECT_TRUE(agrees(total.to_vector<double>(), dx.data, acc_dtype(dtype), m, scale));
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, NormTerms, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(NormTerms);
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
 constexpr double kEps = 1e-5;

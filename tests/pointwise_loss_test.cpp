@@ -7,9 +7,9 @@
 #include "core/trace.h"
 #include "nn/loss.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -23,10 +23,7 @@ Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dt
       .set_requires_grad(true);
 }
 
-class PointwiseLossTest : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
+class PointwiseLossTest : public test::EachDevice {};
 
 // Wrong gradients that the comparison of the cases must reject: each takes the right dx of the
 // weighted binary cross-entropy and its parts.
@@ -221,8 +218,7 @@ TEST_P(PointwiseLossTest, NanPassesThrough) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PointwiseLossTest, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(PointwiseLossTest);
 
 TEST(PointwiseLoss, ModulesCallTheFunctions) {
   const Tensor x = tensor_of({0.5, -2}, {1, 2}), t = tensor_of({1, 0.25}, {1, 2});

@@ -5,8 +5,8 @@
 
 #include "autograd/grad_mode.h"
 #include "core/trace.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
@@ -17,9 +17,8 @@ GRADUS_TEST_OP_CASES(reduce);
 using Values = std::vector<double>;
 using Axes = std::vector<int>;
 
-class Reduce : public testing::TestWithParam<Device> {
+class Reduce : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor make(const Values& values, const Shape& shape, DType dtype = DType::f64) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -27,8 +26,7 @@ class Reduce : public testing::TestWithParam<Device> {
     return make(values, shape, dtype).set_requires_grad(true);
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Reduce, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(Reduce);
 
 TEST_P(Reduce, ValuesOfASmallSet) {
   const Tensor x = make({1, -2, 4, 5}, {4});

@@ -13,7 +13,7 @@ using test::Values;
 GRADUS_TEST_OP_CASES(rms_norm);
 
 class RmsNorm : public test::RowNorm {};
-GRADUS_ON_BOTH_DEVICES(RmsNorm);
+GRADUS_ON_EACH_DEVICE(RmsNorm);
 
 TEST_P(RmsNorm, DefaultEpsilonIsThatOfTheDtype) {
   const double epsilons[] = {0x1p-23, 0x1p-52, 0x1p-10, 0x1p-7};  // as kFloatingTypes

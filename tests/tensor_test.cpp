@@ -1,5 +1,6 @@
 // Tensor without gradients: creation, shapes, values in and out, in-place writes, refusals.
 #include "core/tensor.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
@@ -9,11 +10,8 @@ namespace {
 using Values = std::vector<double>;
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
-class TensorOn : public testing::TestWithParam<Device> {
+class TensorOn : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   TensorOptions options(DType dtype = DType::f64) const {
     return {.dtype = dtype, .device = GetParam()};
   }
@@ -23,8 +21,7 @@ class TensorOn : public testing::TestWithParam<Device> {
     return Tensor::from_vector(values, shape, options());
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, TensorOn, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(TensorOn);
 
 TEST_P(TensorOn, Creation) {
   EXPECT_EQ(Tensor::zeros({2, 2}, options()).to_vector<double>(), Values(4, 0.0));

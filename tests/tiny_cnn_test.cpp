@@ -14,8 +14,8 @@
 #include "nn/max_pool2d.h"
 #include "nn/optim/sgd.h"
 #include "nn/sequential.h"
+#include "tests/support/each_device.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 
 namespace gradus::nn {
 namespace {
@@ -78,10 +78,7 @@ void train_and_compare(DType dtype, Device device, MemoryFormat format, double r
   EXPECT_EQ(net.state_dict().size(), json.at("final").size());
 }
 
-class TinyCnn : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
+class TinyCnn : public test::EachDevice {};
 
 TEST_P(TinyCnn, TenStepsF64) {
   train_and_compare(DType::f64, GetParam(), MemoryFormat::contiguous, 1e-9);
@@ -93,8 +90,7 @@ TEST_P(TinyCnn, TenStepsF32) {
   train_and_compare(DType::f32, GetParam(), MemoryFormat::channels_last, 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TinyCnn, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(TinyCnn);
 
 }  // namespace
 }  // namespace gradus::nn

@@ -14,7 +14,7 @@ namespace {
 using test::Session;
 using test::toy_net;
 using test::toy_set;
-using TrainerFinite = test::OnEachDevice;
+using TrainerFinite = test::EachDevice;
 
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
@@ -104,8 +104,7 @@ TEST_P(TrainerFinite, ParameterThatIsNotFiniteIsNamed) {
                "parameter 6.weight");
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TrainerFinite, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(TrainerFinite);
 
 }  // namespace
 }  // namespace gradus::nn

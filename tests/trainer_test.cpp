@@ -17,7 +17,7 @@ namespace {
 using test::Session;
 using test::toy_net;
 using test::toy_set;
-using TrainerTest = test::OnEachDevice;
+using TrainerTest = test::EachDevice;
 
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
@@ -261,8 +261,7 @@ TEST_P(TrainerTest, MemoryStaysFlatSlow) {
   EXPECT_TRUE(calls == 0 || GetParam() == kCpu) << calls;
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TrainerTest, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(TrainerTest);
 
 TEST(Trainer, ThreadsDoNotChangeABit) {
   const int before = cpu().threads();

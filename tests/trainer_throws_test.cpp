@@ -11,7 +11,7 @@ namespace {
 
 using test::Session;
 using test::toy_set;
-using TrainerThrows = test::OnEachDevice;
+using TrainerThrows = test::EachDevice;
 
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
@@ -66,8 +66,7 @@ TEST_P(TrainerThrows, AStepThatThrowsIsTakenAgain) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TrainerThrows, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(TrainerThrows);
 
 }  // namespace
 }  // namespace gradus::nn

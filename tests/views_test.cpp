@@ -3,6 +3,7 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
 #include "core/tensor.h"
+#include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
 
@@ -12,11 +13,8 @@ namespace {
 using Values = std::vector<double>;
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
-class Views : public testing::TestWithParam<Device> {
+class Views : public test::EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
   Tensor iota(const Shape& shape, DType dtype = DType::f64) {
     Values values(static_cast<size_t>(shape.numel()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
@@ -29,8 +27,7 @@ class Views : public testing::TestWithParam<Device> {
     EXPECT_TRUE(result && result.has_power) << result.text;
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Views, testing::Values(kCpu, kCuda),
-                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+GRADUS_ON_EACH_DEVICE(Views);
 
 bool shares_memory(const Tensor& a, const Tensor& b) { return a.storage() == b.storage(); }
 

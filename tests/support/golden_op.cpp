@@ -48,10 +48,6 @@ testing::AssertionResult agrees_with_golden(const Tensor& got, const ref::Json& 
   return agrees(got.to_vector<double>(), array.data, DType::f64, m, scale);
 }
 
-void GoldenTest::SetUp() {
-  if (GetParam().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-}
-
 void GoldenTest::check(const std::string& file, int expected, const Call& call,
                        const std::function<bool(const std::string& name)>& wanted) {
   int cases = 0;

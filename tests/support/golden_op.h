@@ -1,7 +1,7 @@
 // Runs gradus's own functions on the golden cases, in f64:
 //
 //   class GoldenSoftmax : public GoldenTest {};
-//   GRADUS_GOLDEN_ON_BOTH(GoldenSoftmax);
+//   GRADUS_ON_EACH_DEVICE(GoldenSoftmax);
 //   TEST_P(GoldenSoftmax, All) {
 //     check("softmax", 10, [](const GoldenInputs& in) { return softmax(in["x"], in.arg("axis"));
 //     });
@@ -16,6 +16,7 @@
 
 #include "core/ops/reduction.h"
 #include "core/tensor.h"
+#include "tests/support/each_device.h"
 #include "tests/support/golden.h"
 
 namespace gradus {
@@ -40,12 +41,10 @@ class GoldenInputs {
   std::map<std::string, Tensor> tensors_;
 };
 
-// On the CPU and, where there is one, on the GPU.
-class GoldenTest : public testing::TestWithParam<Device> {
+class GoldenTest : public test::EachDevice {
  protected:
   using Call = std::function<Tensor(const GoldenInputs&)>;
 
-  void SetUp() override;
   // Value and gradients of each of the `expected` cases of tests/golden/<file>.json that `wanted`
   // takes.
   void check(const std::string& file, int expected, const Call& call,
@@ -57,8 +56,3 @@ testing::AssertionResult agrees_with_golden(const Tensor& got, const ref::Json& 
                                             double scale);
 
 }  // namespace gradus
-
-#define GRADUS_GOLDEN_ON_BOTH(suite)                           \
-  INSTANTIATE_TEST_SUITE_P(                                    \
-      On, suite, testing::Values(gradus::kCpu, gradus::kCuda), \
-      [](const auto& info) { return info.param == gradus::kCpu ? "Cpu" : "Cuda"; })

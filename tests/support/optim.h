@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/tensor.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 
 namespace gradus::test {
 
@@ -22,15 +22,4 @@ inline void set_gradient(Tensor& p, const std::vector<double>& values) {
   p.set_grad(Tensor::from_vector(values, p.shape(), {.dtype = p.dtype(), .device = p.device()}));
 }
 
-// Tests that run on the CPU and, where there is one, on the GPU.
-class EachDevice : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
-};
-
 }  // namespace gradus::test
-
-#define GRADUS_ON_EACH_DEVICE(Suite)                                    \
-  INSTANTIATE_TEST_SUITE_P(                                             \
-      Devices, Suite, testing::Values(::gradus::kCpu, ::gradus::kCuda), \
-      [](const auto& info) { return info.param == ::gradus::kCpu ? "Cpu" : "Cuda"; })

@@ -8,8 +8,8 @@
 #include "autograd/ops/layer_norm.h"
 #include "autograd/ops/rms_norm.h"
 #include "tests/support/compare_gtest.h"
+#include "tests/support/each_device.h"
 #include "tests/support/golden.h"
-#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus::test {
@@ -36,10 +36,8 @@ inline Values repeated(const Values& row, int64_t times) {
   return values;
 }
 
-// Runs on the CPU and, where there is one, on the GPU.
-class RowNorm : public testing::TestWithParam<Device> {
+class RowNorm : public test::EachDevice {
  protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
     return Tensor::from_vector(values, shape, {.dtype = dtype, .device = GetParam()});
   }
@@ -84,8 +82,3 @@ void check_golden(const ref::Json& golden, Device device) {
 }
 
 }  // namespace gradus::test
-
-// Instantiates a suite derived from RowNorm on both devices.
-#define GRADUS_ON_BOTH_DEVICES(suite)                               \
-  INSTANTIATE_TEST_SUITE_P(On, suite, testing::Values(kCpu, kCuda), \
-                           [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; })

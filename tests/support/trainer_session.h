@@ -7,7 +7,7 @@
 
 #include "nn/optim/sgd.h"
 #include "nn/trainer.h"
-#include "tests/support/gpu.h"
+#include "tests/support/each_device.h"
 #include "tests/support/toy.h"
 
 namespace gradus::test {
@@ -35,12 +35,6 @@ struct Session {
   std::unique_ptr<nn::SGD> optimizer;
   nn::TrainerOptions options{.epochs = 2, .progress_every = 3};
   std::unique_ptr<nn::Trainer> trainer;
-};
-
-// Tests that run on the CPU and, where there is one, on the GPU.
-class OnEachDevice : public testing::TestWithParam<Device> {
- protected:
-  void SetUp() override { GRADUS_SKIP_WITHOUT(GetParam()); }
 };
 
 }  // namespace gradus::test
