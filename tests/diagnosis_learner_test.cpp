@@ -106,6 +106,18 @@ TEST_F(DiagnosisLearner, AVarianceThatIsNotDivided) {
   EXPECT_EQ(d.findings[2].slip, Slip::none);
 }
 
+TEST_F(DiagnosisLearner, ARootThatIsMissingOrNotInverted) {
+  const double eps = setting.eps;
+  const auto squared = [&](double var) { return std::pow(var + eps, 2) - eps; };
+  const auto inverse = [&](double var) { return 1 / (var + eps) - eps; };
+  for (const size_t k : {0, 1}) {
+    expect(of({.variance = squared}).findings[k], Slip::wrong_root,
+           "rstd has no root: it is 1 / sqrt(var + eps), not 1 / (var + eps)");
+    expect(of({.variance = inverse}).findings[k], Slip::wrong_root,
+           "rstd is one over the root, 1 / sqrt(var + eps), not the root");
+  }
+}
+
 TEST_F(DiagnosisLearner, GroupsOfChannelsThatLieApart) {
   const Diagnosis d = of({.apart = true});
   expect(d.findings[0], Slip::wrong_set,
@@ -121,6 +133,15 @@ TEST_F(DiagnosisLearner, TermsWithTheWrongFactors) {
   const Diagnosis raw =
       of({.dx = [](const Element& e) { return e.rstd * (e.dy * e.gamma - e.m1 - e.x * e.m2); }});
   expect(raw.findings[0], Slip::x_for_xhat, "the projection has x in place of xhat");
+  const Diagnosis half = of({.dx = [](const Element& e) {
+    return e.rstd * (e.dy * e.gamma - e.m1 - 0.5 * e.xhat * e.m2);
+  }});
+  expect(half.findings[0], Slip::wrong_count,
+         "the sum of the projection term is divided by 12, which is 2·m, as if the 2 of a square's "
+         "derivative were missing, instead of m = 6");
+  const Tensor more = scaled(library_claim(setting, in).dx, 1.0001);
+  expect(diagnose(setting, in, {.dx = more}).findings[0], Slip::wrong_scale,
+         "it is multiplied by 1.0001");
 }
 
 TEST_F(DiagnosisLearner, SumsThatAreAssigned) {
@@ -129,6 +150,28 @@ TEST_F(DiagnosisLearner, SumsThatAreAssigned) {
     EXPECT_EQ(d.findings[k].slip, Slip::batch_sum_forgotten);
     EXPECT_TRUE(contains(d.findings[k].text, "as of = in place of +=")) << d.findings[k].text;
   }
+}
+
+// dgamma as another layer, or the same in another mode, has it.
+TEST(DiagnosisOfDgamma, OfAnotherLayerOrMode) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
+    const bool mean = layer == Layer::layer_norm;
+    const Setting mine{.layer = layer}, other{.layer = mean ? Layer::rms_norm : Layer::layer_norm};
+    const Inputs in = draw_inputs(mine, {3, 5}, 0);
+    Inputs same{.x = in.x, .dy = in.dy, .gamma = in.gamma};
+    if (!mean) same.beta = in.gamma;
+    const Finding found =
+        diagnose(mine, in, {.dgamma = library_claim(other, same).dgamma}).findings[0];
+    EXPECT_EQ(found.slip, Slip::other_layer) << found.text;
+    EXPECT_TRUE(contains(found.text, mean ? "this is rms_norm's" : "this is layer_norm's"));
+  }
+  Setting evaluation{.layer = Layer::batch_norm}, training = evaluation;
+  evaluation.training = false;
+  const Inputs in = draw_inputs(evaluation, {3, 4, 3}, 0);
+  const Finding found =
+      diagnose(evaluation, in, {.dgamma = library_claim(training, in).dgamma}).findings[0];
+  EXPECT_EQ(found.slip, Slip::stale_statistics);
+  EXPECT_EQ(found.text, "the statistics are those of the batch; evaluation takes the running ones");
 }
 
 // Each is said once.
@@ -201,6 +244,19 @@ TEST_F(DiagnosisLearner, SmallMistakesInACoarseDtype) {
                        "compute in a finer dtype\n"))
       << d.text();
   EXPECT_FALSE(contains(d.text(), "Try an x"));
+}
+
+// Where a plain slip fits, be it with little evidence, two at once are no better.
+TEST(DiagnosisOfHalves, OneSlipIsNotTwo) {
+  const Setting setting{.layer = Layer::rms_norm};
+  const Inputs in = draw_inputs(setting, {3, 5}, 0);
+  const Tensor direct = run_library(setting, in).terms.direct;
+  const Diagnosis d = diagnose(setting, in, {.dx = direct.to(DType::f16)});
+  EXPECT_FALSE(d.right());
+  EXPECT_TRUE(contains(d.findings[0].text, "the projection term -rstd·xhat·m2 is missing"));
+  EXPECT_FALSE(contains(d.findings[0].text, "; and ")) << d.findings[0].text;
+  const Diagnosis right = diagnose(setting, in, library_claim(setting, in, DType::f16));
+  EXPECT_TRUE(right.text().starts_with("dx: right, as far as f16 goes. ")) << right.text();
 }
 
 // Numbers that say nothing are left out.

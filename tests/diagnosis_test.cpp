@@ -351,13 +351,13 @@ TEST(Diagnosis, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(diagnose(setting, in, {.dgamma = in.x.slice(0, 0, 2)}), ErrorCode::invalid_argument,
                "claimed dgamma");
   EXPECT_ERROR(diagnose(setting, in, {.dbeta = in.gamma}), ErrorCode::invalid_argument,
-               "has no beta");
+               "dbeta is claimed, but there is no beta");
   EXPECT_ERROR(diagnose(setting, {.x = in.x}, {.dx = in.x}), ErrorCode::invalid_argument,
                "needs x and dy");
   const Setting softmax{.layer = Layer::softmax2d};
   const Inputs image = draw_inputs(softmax, {1, 4, 3}, 0);
   EXPECT_ERROR(diagnose(softmax, image, {.dx = image.x, .dgamma = image.x}),
-               ErrorCode::invalid_argument, "has no gamma");
+               ErrorCode::invalid_argument, "dgamma is claimed, but there is no gamma");
   EXPECT_ERROR(diagnose({.layer = Layer::batch_norm, .training = false}, {.x = in.x, .dy = in.dy},
                         {.dx = in.x}),
                ErrorCode::invalid_argument, "needs running_mean and running_var");

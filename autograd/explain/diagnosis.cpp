@@ -110,7 +110,8 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
     reasons.push_back(concat("rounding to ", to_string(one.exact_to), " leaves nothing of ",
                              one.tensor, sets ? " in " : " of ", one.hidden,
                              sets ? " set" : " gamma", one.hidden == 1 ? "" : "s",
-                             ": x lies too far from 0 for its spread, or overflows"));
+                             ": x lies too far from 0 for its spread, or overflows",
+                             size_of(one.exact_to) == 2 ? ", or this dtype is too coarse" : ""));
   }
   return reasons;
 }
@@ -242,7 +243,7 @@ void find_blind_spots(Diagnosis& out, const Setting& setting, const Inputs& inpu
   if (out.has_power() && out.is_named()) return;
   out.reasons = reasons_for(setting, inputs, out.findings);
   const std::string small = small_mistakes(out.findings);
-  if (!out.has_power() || !out.reasons.empty() || small.empty()) out.proposal = proposal;
+  if (out.right() || !out.reasons.empty() || small.empty()) out.proposal = proposal;
   if (!small.empty()) out.reasons.push_back(small);
   if (out.reasons.empty()) out.reasons.emplace_back("its values happen to hide them");
 }
@@ -252,8 +253,9 @@ void check_claims(const Setting& setting, const Inputs& inputs, const Claim& cla
   check(claim.dx.defined() || claim.dgamma.defined() || claim.dbeta.defined(),
         to_string(setting.layer), "nothing is claimed: there is no dx, dgamma or dbeta");
   check(inputs.gamma.defined() || !claim.dgamma.defined(), to_string(setting.layer),
-        "has no gamma");
-  check(inputs.beta.defined() || !claim.dbeta.defined(), to_string(setting.layer), "has no beta");
+        "dgamma is claimed, but there is no gamma");
+  check(inputs.beta.defined() || !claim.dbeta.defined(), to_string(setting.layer),
+        "dbeta is claimed, but there is no beta");
   check_claim(setting, "dx", claim.dx, {inputs.x.numel()});
   const Tensor& dx = claim.dx;
   check(!dx.defined() || dx.shape().rank() == 1 || dx.shape() == inputs.x.shape(),

@@ -59,6 +59,7 @@ enum class Slip : uint8_t {
   eps_missing,
   other_eps,
   eps_outside_root,
+  wrong_root,  // rstd without its root, or the root without one over it
   stale_statistics,
   wrong_set,    // sums or statistics over other elements
   other_layer,  // the formula of another layer, with its statistics

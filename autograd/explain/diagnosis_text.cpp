@@ -32,6 +32,7 @@ std::string_view to_string(Slip slip) {
                                 "eps_missing",
                                 "other_eps",
                                 "eps_outside_root",
+                                "wrong_root",
                                 "stale_statistics",
                                 "wrong_set",
                                 "other_layer",
@@ -101,24 +102,24 @@ bool fit_tells(const Finding& one) {
 std::string verdict_text(const Finding& one) {
   const std::string_view dtype = gradus::to_string(one.exact_to);
   if (one.right_or_not) {
-    return fmt::format("{}: CANNOT TELL whether it is right: {}{} may leave so much{}.\n",
-                       one.tensor,
-                       one.coarse ? "not by the finest arithmetic, but " : "rounding to ",
-                       one.coarse ? fmt::format("{} throughout", dtype) : std::string(dtype),
-                       one.text.empty() ? "" : "; else it could be: " + one.text);
+    return fmt::format(
+        "{}: CANNOT TELL whether it is right: {}{} may leave so much{}.\n", one.tensor,
+        one.coarse ? "it is off by more than fine arithmetic leaves, but " : "rounding to ",
+        one.coarse ? fmt::format("{} throughout", dtype) : std::string(dtype),
+        one.text.empty() ? "" : "; if it is wrong, it could be: " + one.text);
   }
   if (one.slip == Slip::none) {
-    const bool single = one.hidden == 1;
+    const bool single = one.hidden == 1, limited = one.coarse || size_of(one.exact_to) == 2;
     const std::string_view what =
         one.tensor == "dx" ? (single ? "set" : "sets") : (single ? "entry" : "entries");
     return fmt::format(
-        "{}: right{}{}.", one.tensor, one.coarse ? fmt::format(", as far as {} goes", dtype) : "",
+        "{}: right{}{}.", one.tensor, limited ? fmt::format(", as far as {} goes", dtype) : "",
         one.hidden > 0
             ? fmt::format(", but for {} {} of which rounding leaves nothing", one.hidden, what)
             : "");
   }
   if (one.slip == Slip::cannot_tell)
-    return fmt::format("{}: WRONG, but this input cannot tell how; among others: {}.\n", one.tensor,
+    return fmt::format("{}: WRONG, but this input cannot tell how; it could be: {}.\n", one.tensor,
                        one.text);
   return fmt::format("{}: WRONG, {}: {}.\n", one.tensor, to_string(one.slip), one.text);
 }

@@ -179,6 +179,7 @@ class FactorReader {
     add(p_.setting.layer == Layer::group_norm, c / p_.setting.groups, "the channels of a group");
     add(!rows, c, "the number of channels");
     add(true, p_.shape.numel(), "all elements");
+    add(true, 2 * l.m, "which is 2·m, as if the 2 of a square's derivative were missing");
     return names.empty() ? "" : names + ",";
   }
 
@@ -208,7 +209,10 @@ std::vector<KnownFactor> known_factors(const Problem& p) {
 
 }  // namespace
 
-std::string rounded_factor(double factor) { return fmt::format("{:.4g}", factor); }
+std::string rounded_factor(double factor) {
+  const bool near_one = std::abs(std::abs(factor) - 1) < 0.01;
+  return near_one ? fmt::format("{:.6g}", factor) : fmt::format("{:.4g}", factor);
+}
 
 Numbers combined(const std::vector<Term>& terms, const Values& factors) {
   return each(terms.front().values.size(), [&](size_t i) {

@@ -24,7 +24,7 @@ FactorSlip read_factors(const Problem& problem, const std::vector<Term>& terms,
 // The same of one factor for all: a turned sign, a multiple.
 FactorSlip read_scale(const Problem& problem, const Numbers& right, const Claimed& claimed);
 
-// "0.5", "1.2": four digits.
+// "0.5", "1.2", "1.0001": four digits, or six near 1.
 std::string rounded_factor(double factor);
 
 }  // namespace gradus::explain

@@ -39,6 +39,11 @@ class Verdict {
     return std::ranges::any_of(matches_, [&](const Match& match) { return match.slip == slip; });
   }
 
+  // Whether something fits as it is, with however little evidence.
+  bool has_plain() const {
+    return std::ranges::any_of(matches_, [](const Match& match) { return !match.fitted; });
+  }
+
   bool named() const {
     return std::ranges::any_of(matches_, [&](const Match& match) { return tells(match); });
   }
@@ -186,7 +191,7 @@ void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate
   const bool said = is_missing(slip.slip) && verdict.has(slip.slip);
   if (plain && !said && !(verdict.named() && slip.fitted))
     verdict.offer(slip.slip, slip.text, slip.bits, slip.fitted);
-  if (!verdict.named()) try_two_slips(verdict, candidates, claimed, p);
+  if (!verdict.has_plain()) try_two_slips(verdict, candidates, claimed, p);
   if (!verdict.named()) {
     statistics = explaining_statistics(p, claimed, right);
     if (!statistics.text.empty())

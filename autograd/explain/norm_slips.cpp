@@ -6,6 +6,9 @@
 namespace gradus::explain {
 namespace {
 
+constexpr const char* kBatchStatistics =
+    "the statistics are those of the batch; evaluation takes the running ones";
+
 // Powers of gamma where d stands in the formula, and outside of all.
 struct GammaPowers {
   int direct = 1, sums = 1, outside = 0;  // outside: at most 1
@@ -241,16 +244,30 @@ std::vector<NamedStatistics> statistics_candidates(const Problem& p) {
       [&](size_t i) { return pow(var[i], -0.5); });
   add(Slip::eps_outside_root, "eps was added to the root: it belongs inside, to the variance",
       [&](size_t i) { return pow(pow(var[i], 0.5) + eps, -1); });
+  add(Slip::wrong_root, "rstd has no root: it is 1 / sqrt(var + eps), not 1 / (var + eps)",
+      [&](size_t i) { return pow(var[i] + eps, -1); });
+  add(Slip::wrong_root, "rstd is one over the root, 1 / sqrt(var + eps), not the root",
+      [&](size_t i) { return pow(var[i] + eps, 0.5); });
   if (!p.setting.is_evaluation()) add_stale_statistics(out, p, own);
   return out;
 }
 
-std::vector<NamedStatistics> statistics_of_other_sets(const Problem& p) {
+std::vector<NamedStatistics> other_statistics(const Problem& p) {
+  const bool mean = p.setting.has_mean();
+  const auto own = [&](bool with_mean) {
+    return statistics_over(p, sets_of(p.layout.set), with_mean, p.setting.eps);
+  };
+  if (p.setting.is_evaluation()) return {{Slip::stale_statistics, kBatchStatistics, own(true)}};
   std::vector<NamedStatistics> out;
-  if (p.setting.is_evaluation()) return out;
+  if (p.setting.is_row_norm()) {
+    out.push_back({Slip::other_layer,
+                   mean ? "this is rms_norm's: no mean is taken away"
+                        : "this is layer_norm's: rms_norm takes no mean away",
+                   own(!mean)});
+  }
   for (const NamedSets& other : other_sets(p)) {
     out.push_back({Slip::wrong_set, "the statistics are those of " + other.text,
-                   statistics_over(p, other.sets, p.setting.has_mean(), p.setting.eps)});
+                   statistics_over(p, other.sets, mean, p.setting.eps)});
   }
   return out;
 }
@@ -302,9 +319,7 @@ std::vector<Candidate> evaluation_candidates(const Problem& p,
   out.push_back({Slip::training_formula,
                  "this is the formula of training, with the statistics of the batch: " + constants,
                  terms_of(p, batch, own, {}, true)});
-  out.push_back({Slip::stale_statistics,
-                 "the statistics are those of the batch; evaluation takes the running ones",
-                 direct(batch, {})});
+  out.push_back({Slip::stale_statistics, kBatchStatistics, direct(batch, {})});
   out.push_back(
       {Slip::gamma_missing, "gamma is missing: dx = rstd·dy·gamma", direct(s, {.direct = 0})});
   out.push_back({Slip::gamma_twice, "gamma is in it twice", direct(s, {.direct = 2})});

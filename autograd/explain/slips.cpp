@@ -144,7 +144,7 @@ std::vector<SumCandidate> dgamma_candidates(const Problem& p,
   for (size_t i = 1; i < statistics.size(); ++i)
     out.push_back(
         {statistics[i].slip, statistics[i].text, dgamma_with(p, statistics[i].statistics)});
-  for (const NamedStatistics& other : statistics_of_other_sets(p))
+  for (const NamedStatistics& other : other_statistics(p))
     out.push_back({other.slip, other.text, dgamma_with(p, other.statistics)});
   add(Slip::swapped, "it is dbeta: the two are swapped", p.dy);
   return out;

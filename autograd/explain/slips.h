@@ -53,8 +53,8 @@ struct NamedStatistics {
   Statistics statistics;
 };
 std::vector<NamedStatistics> statistics_candidates(const Problem& problem);  // the right ones first
-// Those over sets that a layer's own may be mistaken for; none in evaluation.
-std::vector<NamedStatistics> statistics_of_other_sets(const Problem& problem);
+// Those over sets that a layer's own may be mistaken for, and those of another layer or mode.
+std::vector<NamedStatistics> other_statistics(const Problem& problem);
 
 // All candidates for each gradient, the right one first. dgamma and dbeta are empty for layers
 // without them.
