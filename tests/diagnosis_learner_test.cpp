@@ -139,6 +139,11 @@ TEST_F(DiagnosisLearner, TermsWithTheWrongFactors) {
   expect(half.findings[0], Slip::wrong_count,
          "the sum of the projection term is divided by 12, which is 2·m, as if the 2 of a square's "
          "derivative were missing, instead of m = 6");
+  const Diagnosis both = of({.dx = [](const Element& e) {
+    return e.rstd * (e.dy * e.gamma - 0.5 * e.m1 - 0.5 * e.xhat * e.m2);
+  }});
+  EXPECT_EQ(both.findings[0].slip, Slip::wrong_count);
+  EXPECT_FALSE(contains(both.findings[0].text, "derivative")) << both.findings[0].text;
   const Tensor more = scaled(library_claim(setting, in).dx, 1.0001);
   expect(diagnose(setting, in, {.dx = more}).findings[0], Slip::wrong_scale,
          "it is multiplied by 1.0001");
@@ -193,6 +198,35 @@ TEST_F(DiagnosisLearner, GammaOutsideAndSumsThatAreNotDivided) {
           .gamma_in_sums = false});
   EXPECT_EQ(d.findings[0].slip, Slip::gamma_outside) << d.text();
   EXPECT_TRUE(contains(d.findings[0].text, "; and the sums are not divided by m = 6"));
+}
+
+// m1 and m2 of each channel by itself, but divided by m.
+TEST_F(DiagnosisLearner, SumsOverAChannelThatAreDividedByM) {
+  const Values x = in.x.to_vector<double>(), dy = in.dy.to_vector<double>(),
+               gamma = in.gamma.to_vector<double>();
+  const Library library = run_library(setting, in);
+  const Values mean = library.saved.mean.to_vector<double>(),
+               rstd = library.saved.rstd.to_vector<double>();
+  Values dx(x.size());
+  for (size_t first = 0; first < x.size(); first += 3) {
+    const size_t set = first / 6, k = first / 3 % 4;
+    const auto xhat = [&](size_t i) { return (x[i] - mean[set]) * rstd[set]; };
+    double m1 = 0, m2 = 0;
+    for (size_t i = first; i < first + 3; ++i) {
+      m1 += dy[i] * gamma[k] / 6;
+      m2 += dy[i] * gamma[k] * xhat(i) / 6;
+    }
+    for (size_t i = first; i < first + 3; ++i)
+      dx[i] = rstd[set] * (dy[i] * gamma[k] - m1 - xhat(i) * m2);
+  }
+  const Finding found =
+      diagnose(setting, in, {.dx = Tensor::from_vector(dx, in.x.shape())}).findings[0];
+  EXPECT_EQ(found.slip, Slip::wrong_set);
+  EXPECT_TRUE(contains(found.text,
+                       "one channel of one sample instead of the set that shares the statistics; "
+                       "and the sums are divided by 6, the elements of a whole set, instead of "
+                       "the 3 that are added"))
+      << found.text;
 }
 
 // Two slips that nobody has a name for: where gamma stands shows all the same.

@@ -23,9 +23,13 @@ bool is_turned(double factor) { return std::abs(factor + 1) < 0.05; }
 
 class FactorReader {
  public:
-  FactorReader(const Problem& p, const std::vector<Term>& terms, const Values& factors,
+  FactorReader(const Problem& p, const Candidate& candidate, const Values& factors,
                const Claimed& claimed)
-      : p_(p), terms_(terms), factors_(factors), claimed_(claimed) {}
+      : p_(p),
+        terms_(candidate.terms),
+        m_(candidate.m > 0 ? candidate.m : p.layout.m),
+        factors_(factors),
+        claimed_(claimed) {}
 
   FactorSlip read() const {
     for (const auto& reading : {&FactorReader::signs, &FactorReader::missing, &FactorReader::count,
@@ -142,7 +146,7 @@ class FactorReader {
   // The chosen terms off by a factor m / integer.
   std::optional<FactorSlip> divided(const std::string& text, const std::vector<bool>& chosen,
                                     double factor) const {
-    const double m = static_cast<double>(p_.layout.m), counted = std::round(m / factor);
+    const double m = static_cast<double>(m_), counted = std::round(m / factor);
     if (!(factor > 0) || counted < 1 || counted == m) return {};
     Values factors(factors_.size(), 1.0);
     for (size_t t = 0; t < factors.size(); ++t)
@@ -153,17 +157,21 @@ class FactorReader {
 
   // Of so many integers any could have been the count, but of those that have a name.
   FactorSlip counted_slip(const std::string& text, double counted, const Values& factors) const {
-    const std::string name = count_name(counted);
+    const bool squares = std::all_of(factors.begin(), factors.end() - 1, is_one);
+    const std::string name = count_name(counted, squares);
+    const std::string right =
+        m_ == p_.layout.m ? concat("m = ", m_) : concat("the ", m_, " that are added");
     const bool undivided = counted == 1;
     const double price = name.empty() && !undivided ? 1 + std::log2(counted) : 0;
     return {Slip::wrong_count,
-            undivided ? concat(text, " not divided by m = ", p_.layout.m)
+            undivided ? concat(text, " not divided by ", right)
                       : concat(text, " divided by ", static_cast<int64_t>(counted), name,
-                               " instead of m = ", p_.layout.m),
+                               " instead of ", right),
             spare(units(factors)) - price, price > 0};
   }
 
-  std::string count_name(double counted) const {
+  // squares: of the sum that comes from the variance.
+  std::string count_name(double counted, bool squares) const {
     const Layout& l = p_.layout;
     const int64_t n = p_.shape[0], c = p_.shape[1], s = p_.shape.numel() / (n * c);
     const bool rows = p_.setting.is_row_norm();
@@ -172,14 +180,16 @@ class FactorReader {
       if (has && static_cast<double>(value) == counted)
         names += concat(names.empty() ? ", " : " or ", name);
     };
-    add(true, l.m - 1, "which is m - 1");
+    add(m_ == l.m, l.m - 1, "which is m - 1");
+    add(m_ != l.m, l.m, "the elements of a whole set");
     add(true, l.samples, rows ? "the number of rows" : "the number of samples");
     add(!rows, s, "the positions of one channel");
     add(!rows, n * s, "the elements of one channel");
     add(p_.setting.layer == Layer::group_norm, c / p_.setting.groups, "the channels of a group");
     add(!rows, c, "the number of channels");
     add(true, p_.shape.numel(), "all elements");
-    add(true, 2 * l.m, "which is 2·m, as if the 2 of a square's derivative were missing");
+    add(squares && m_ == l.m, 2 * l.m,
+        "which is 2·m, as if the 2 of a square's derivative were missing");
     return names.empty() ? "" : names + ",";
   }
 
@@ -193,6 +203,7 @@ class FactorReader {
 
   const Problem& p_;
   const std::vector<Term>& terms_;
+  int64_t m_;  // elements that the sums add up
   const Values& factors_;
   const Claimed& claimed_;
 };
@@ -222,9 +233,9 @@ Numbers combined(const std::vector<Term>& terms, const Values& factors) {
   });
 }
 
-FactorSlip read_factors(const Problem& p, const std::vector<Term>& terms, const Values& factors,
+FactorSlip read_factors(const Problem& p, const Candidate& candidate, const Values& factors,
                         const Claimed& claimed) {
-  return FactorReader(p, terms, factors, claimed).read();
+  return FactorReader(p, candidate, factors, claimed).read();
 }
 
 FactorSlip read_scale(const Problem& p, const Numbers& right, const Claimed& claimed) {

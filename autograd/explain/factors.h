@@ -16,10 +16,11 @@ struct FactorSlip {
 // Σ factor·term.
 Numbers combined(const std::vector<Term>& terms, const Values& factors);
 
-// A plain reading (a term missing, a sign, a count, a common scale) where rounding the factors to
-// it still gives the claimed gradient, else wrong_coefficients; unknown where they do not give it.
-FactorSlip read_factors(const Problem& problem, const std::vector<Term>& terms,
-                        const Values& factors, const Claimed& claimed);
+// Of a candidate's terms. A plain reading (a term missing, a sign, a count, a common scale) where
+// rounding the factors to it still gives the claimed gradient, else wrong_coefficients; unknown
+// where they do not give it.
+FactorSlip read_factors(const Problem& problem, const Candidate& candidate, const Values& factors,
+                        const Claimed& claimed);
 
 // The same of one factor for all: a turned sign, a multiple.
 FactorSlip read_scale(const Problem& problem, const Numbers& right, const Claimed& claimed);

@@ -124,7 +124,7 @@ void try_two_slips(Verdict& verdict, const std::vector<Candidate>& candidates,
     const auto near = std::ranges::count_if(factors, is_near_one);
     const bool sums = is_near_one(factors.front()) && is_near_one(factors[1] / factors.back());
     if (near + 1 == std::ssize(factors) || (near == 1 && sums))
-      offer(read_factors(p, terms, factors, claimed));
+      offer(read_factors(p, candidates[k], factors, claimed));
   }
 }
 
@@ -186,7 +186,8 @@ void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate
   const FoundStatistics eps = offer_multiples(verdict, p, claimed, right);
   if (verdict.named()) statistics = eps;
   FactorSlip slip;
-  if (!finding.factors.empty()) slip = read_factors(p, terms, finding.factors, claimed);
+  if (!finding.factors.empty())
+    slip = read_factors(p, candidates.front(), finding.factors, claimed);
   const bool plain = slip.slip != Slip::unknown && slip.slip != Slip::wrong_coefficients;
   const bool said = is_missing(slip.slip) && verdict.has(slip.slip);
   if (plain && !said && !(verdict.named() && slip.fitted))

@@ -165,13 +165,15 @@ void add_x_for_xhat(std::vector<Candidate>& out, const Problem& p, const Statist
 void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s) {
   const bool mean = p.setting.has_mean();
   for (const NamedSets& other : other_sets(p)) {
+    const auto count = static_cast<int64_t>(other.sets.count[0]);  // all are alike
     out.push_back({Slip::wrong_set,
                    (mean ? "m1 and m2 run over " : "m2 runs over ") + other.text +
                        " instead of the set that shares the statistics",
-                   terms_of(p, s, other.sets, {}, mean)});
+                   terms_of(p, s, other.sets, {}, mean), count});
     out.push_back(
         {Slip::wrong_set, "statistics and sums are those of " + other.text,
-         terms_of(p, statistics_over(p, other.sets, mean, p.setting.eps), other.sets, {}, mean)});
+         terms_of(p, statistics_over(p, other.sets, mean, p.setting.eps), other.sets, {}, mean),
+         count});
   }
   if (!p.setting.is_row_norm()) return;
   const Sets own = sets_of(p.layout.set);

@@ -28,6 +28,7 @@ struct Candidate {
   Slip slip;
   std::string text;
   std::vector<Term> terms;
+  int64_t m = 0;  // elements that its sums add up; 0: as many as the layer's sets have
 };
 Numbers sum_of(const std::vector<Term>& terms);
 
