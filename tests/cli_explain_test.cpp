@@ -187,6 +187,11 @@ TEST_F(CliExplainCheck, NamesWhatIsWrong) {
   EXPECT_TRUE(
       contains(result.out, "dgamma: WRONG, batch_mean: it is divided by the number of rows"))
       << result.out;
+  EXPECT_FALSE(contains(result.out, "--values"));
+  std::vector<double> dx = values("dx");
+  dx[7] += 1;  // which is no usual slip
+  set("dx", dx, {3, 5});
+  EXPECT_TRUE(contains(check("rms_norm").out, "--values in place of --check shows each step"));
 }
 
 TEST_F(CliExplainCheck, ProposesAnInputThatShowsMore) {

@@ -126,6 +126,14 @@ TEST_F(DiagnosisLearner, GroupsOfChannelsThatLieApart) {
          "the statistics are those of the channels of a sample that lie 2 apart");
 }
 
+TEST_F(DiagnosisLearner, AnotherNumberOfGroups) {
+  const Setting three{.layer = Layer::group_norm, .groups = 3}, two{.layer = Layer::group_norm};
+  const Inputs six = draw_inputs(three, {2, 6, 2}, 0);
+  const Diagnosis d = diagnose(three, six, Learner().backward(six, two.groups, two.eps));
+  expect(d.findings[0], Slip::wrong_set, "statistics and sums are those of 2 groups, not 3");
+  expect(d.findings[1], Slip::wrong_set, "the statistics are those of 2 groups, not 3");
+}
+
 TEST_F(DiagnosisLearner, TermsWithTheWrongFactors) {
   const Diagnosis bare =
       of({.dx = [](const Element& e) { return e.rstd * (e.dy * e.gamma - e.xhat * e.m2) - e.m1; }});

@@ -1,5 +1,6 @@
 // Slips of the five norms.
 #include <algorithm>
+#include <set>
 
 #include "autograd/explain/slips.h"
 
@@ -42,6 +43,26 @@ struct NamedSets {
   std::string text;
   Sets sets;
 };
+
+// Channels apart in place of neighbours, and another number of groups: half, twice, or that of the
+// channels of one.
+void add_other_groups(std::vector<NamedSets>& out, const Problem& p) {
+  const Layout& l = p.layout;
+  const int64_t groups = p.setting.groups, c = l.params;
+  const auto add = [&](std::string text, auto group_of_channel) {
+    std::vector<int64_t> keys(l.param.size());
+    for (size_t i = 0; i < keys.size(); ++i)
+      keys[i] = l.sample[i] * c + group_of_channel(l.param[i]);
+    out.push_back({std::move(text), sets_of(std::move(keys))});
+  };
+  add(concat("the channels of a sample that lie ", groups, " apart"),
+      [&](int64_t k) { return k % groups; });
+  for (const int64_t other : std::set{groups / 2, 2 * groups, c / groups}) {
+    if (other < 2 || other == groups || other >= c || c % other != 0) continue;
+    add(concat(other, " groups, not ", groups), [&](int64_t k) { return k / (c / other); });
+  }
+}
+
 std::vector<NamedSets> other_sets(const Problem& p) {
   const Layout& l = p.layout;
   std::vector<int64_t> pairs(l.param.size());
@@ -50,13 +71,7 @@ std::vector<NamedSets> other_sets(const Problem& p) {
   std::vector<NamedSets> out{{"a whole sample", sets_of(l.sample)},
                              {"a channel over all samples", sets_of(l.param)},
                              {"one channel of one sample", sets_of(pairs)}};
-  if (p.setting.layer == Layer::group_norm) {
-    const int64_t groups = p.setting.groups;
-    std::vector<int64_t> apart(l.param.size());
-    for (size_t i = 0; i < apart.size(); ++i) apart[i] = l.sample[i] * groups + l.param[i] % groups;
-    out.push_back({concat("the channels of a sample that lie ", groups, " apart"),
-                   sets_of(std::move(apart))});
-  }
+  if (p.setting.layer == Layer::group_norm) add_other_groups(out, p);
   return out;
 }
 

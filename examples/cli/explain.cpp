@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -133,6 +134,11 @@ int run_check(ExplainOptions o) {
   }
   if (proposes && (diagnosis.right() || !diagnosis.is_named()) && o.save.empty())
     fmt::print("--save FILE writes one.\n");
+  const bool unknown = std::ranges::any_of(diagnosis.findings, [](const explain::Finding& one) {
+    return one.slip == explain::Slip::unknown;
+  });
+  if (unknown && arrays.at("x").numel() <= explain::kMostDerived)
+    fmt::print("--values in place of --check shows each step of the right one in numbers.\n");
   fmt::print("{}", written);
   finish_output();
   check(o.save.empty() || proposes, "explain",
