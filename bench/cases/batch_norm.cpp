@@ -50,11 +50,7 @@ OpCase batch_norm_case(const Variant& v) {
   result.reduction = v.shape.numel() / v.shape[1];
   // Far from 0, each x - mean is exact to half an ulp of the mean only.
   result.scale = std::abs(v.mean) > 10 * v.std ? std::abs(v.mean) / v.std : 0;
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return batch_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, batch_norm_case);
   return result;
 }
 

@@ -85,11 +85,7 @@ OpCase cross_entropy_case(const Variant& v) {
     return std::vector<ref::Array>{from_rows(dx, v.shape)};
   };
   result.reduction = std::max(v.shape[1], v.shape.numel() / v.shape[1]);
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return cross_entropy_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, cross_entropy_case);
   return result;
 }
 

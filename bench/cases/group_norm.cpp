@@ -46,11 +46,7 @@ OpCase group_norm_case(const Variant& v) {
   const int64_t n = v.shape[0], c = v.shape[1], s = v.shape.numel() / (n * c);
   result.reduction = std::max(c / v.groups, v.affine ? n : 1) * s;
   result.scale = v.scale;
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return group_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, group_norm_case);
   return result;
 }
 

@@ -44,11 +44,7 @@ OpCase instance_norm_case(const Variant& v) {
   };
   const int64_t s = v.shape.numel() / (v.shape[0] * c);
   result.reduction = (v.affine ? v.shape[0] : 1) * s;
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return instance_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, instance_norm_case);
   return result;
 }
 

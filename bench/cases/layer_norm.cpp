@@ -26,11 +26,7 @@ OpCase layer_norm_case(const RowNormVariant& v) {
   };
   // Far from 0, each x - mean is exact to half an ulp of the mean only.
   result.scale = std::abs(v.mean) > 10 * v.std ? std::abs(v.mean) / v.std : 0;
-  result.of_shape = [v](const Shape& x) {
-    RowNormVariant other = v;
-    other.shape = x;
-    return layer_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &RowNormVariant::shape, layer_norm_case);
   result.any_rank = v.axes == 1 && !v.channels_last;
   return result;
 }

@@ -27,11 +27,7 @@ OpCase local_response_norm_case(const Variant& v) {
     return std::vector<ref::Array>{ref::local_response_norm_backward(in[0], v.options, dy)};
   };
   result.reduction = v.options.size;
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return local_response_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, local_response_norm_case);
   return result;
 }
 

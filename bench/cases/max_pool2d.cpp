@@ -38,11 +38,9 @@ OpCase make_case(const Pool& pool, bool channels_last) {
   };
   result.reduction = window.kernel[0] * window.kernel[1];
   result.benchmark = pool.benchmark;
-  result.of_shape = [=](const Shape& x) {
-    Pool other = pool;
-    other.x = x;
+  result.of_shape = with_shape(pool, &Pool::x, [channels_last](const Pool& other) {
     return make_case(other, channels_last);
-  };
+  });
   return result;
 }
 

@@ -50,11 +50,7 @@ OpCase nll_case(const Variant& v) {
   };
   result.reduction = v.shape.numel() / v.shape[1];
   result.benchmark = v.benchmark;
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return nll_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, nll_case);
   return result;
 }
 

@@ -69,6 +69,16 @@ struct OpCase {
 std::vector<OpCase> cases_of(std::string_view op);
 // The names of all ops that have cases, in CMakeLists.txt's order.
 std::vector<std::string> ops_with_cases();
+// For of_shape: make() of the variant with another shape of x, which is this member of it.
+template <class Variant, class Make>
+std::function<OpCase(const Shape& x)> with_shape(const Variant& variant, Shape Variant::*shape,
+                                                 Make make) {
+  return [=](const Shape& x) {
+    Variant other = variant;
+    other.*shape = x;
+    return make(other);
+  };
+}
 // The case for an x of another shape, of a rank that it takes.
 OpCase resized(const OpCase& op_case, const Shape& x);
 

@@ -103,11 +103,7 @@ OpCase loss_case(const Variant& v) {
   result.reduction = v.reduction == Reduction::none ? 1 : v.shape.numel();
   result.benchmark = v.benchmark;
   result.function = v.loss == "bce" ? "binary_cross_entropy_with_logits" : v.loss + "_loss";
-  result.of_shape = [v](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return loss_case(other);
-  };
+  result.of_shape = with_shape(v, &Variant::shape, loss_case);
   result.any_rank = v.weight.rank() == 0 && v.pos_weight.rank() == 0 && !v.channels_last;
   return result;
 }

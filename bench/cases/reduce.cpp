@@ -83,11 +83,8 @@ OpCase make_case(const Op& op, const Set& set, bool benchmark) {
   // Means and maxima lie among the values, and dy reaches 4.
   result.scale = op.name == "prod" ? 0 : 4;
   result.benchmark = benchmark;
-  result.of_shape = [=](const Shape& x) {
-    Set other = set;
-    other.x = x;
-    return make_case(op, other, benchmark);
-  };
+  result.of_shape =
+      with_shape(set, &Set::x, [=](const Set& other) { return make_case(op, other, benchmark); });
   result.any_rank = axes.empty() && !set.channels_last;
   return result;
 }

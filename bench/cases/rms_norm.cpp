@@ -21,11 +21,7 @@ OpCase rms_norm_case(const RowNormVariant& v) {
     if (v.gamma) grads.push_back(g.dgamma);
     return grads;
   };
-  result.of_shape = [v](const Shape& x) {
-    RowNormVariant other = v;
-    other.shape = x;
-    return rms_norm_case(other);
-  };
+  result.of_shape = with_shape(v, &RowNormVariant::shape, rms_norm_case);
   result.any_rank = v.axes == 1 && !v.channels_last;
   return result;
 }

@@ -63,11 +63,8 @@ OpCase softmax_case(const Variant& v, bool log) {
                                                                 const ref::Array& dy) {
     return largest_stored_term(y, dy, c, inner, log);
   };
-  result.of_shape = [v, log](const Shape& x) {
-    Variant other = v;
-    other.shape = x;
-    return softmax_case(other, log);
-  };
+  result.of_shape = with_shape(v, &Variant::shape,
+                               [log](const Variant& other) { return softmax_case(other, log); });
   result.any_rank = axis == -1 && !v.channels_last;
   return result;
 }

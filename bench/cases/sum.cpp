@@ -38,11 +38,9 @@ OpCase make_case(const Reduction& reduction, bool is_mean) {
   result.reduction = count;
   result.scale = is_mean ? 0 : 4;
   result.benchmark = reduction.benchmark;
-  result.of_shape = [=](const Shape& x) {
-    Reduction other = reduction;
-    other.x = x;
+  result.of_shape = with_shape(reduction, &Reduction::x, [is_mean](const Reduction& other) {
     return make_case(other, is_mean);
-  };
+  });
   result.any_rank = axes.empty() && !reduction.channels_last;
   return result;
 }
