@@ -6,6 +6,7 @@ target_sources(gradus PUBLIC
   FILES ${PROJECT_BINARY_DIR}/generated/core/build_config.h
   FILE_SET HEADERS
   FILES
+    core/autotune.h
     core/backend.h
     core/box_muller.h
     core/device.h
@@ -44,6 +45,7 @@ target_sources(gradus PUBLIC
     cpu/host_allocator.h
     cuda/context.h
     cuda/graph.h
+    nn/autotune_file.h
     nn/capture.h
     nn/checkpoint.h
     nn/compare/compare.h
