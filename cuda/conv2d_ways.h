@@ -1,0 +1,144 @@
+// The ways in which a convolution can be computed, for core/autotune.h to choose from, and what a
+// choice is kept by; pure host functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/conv2d_plan.h"
+
+namespace gradus {
+
+// A path with what its launch may be given.
+struct ConvWay {
+  ConvPath path = ConvPath::gemm;
+  ConvTile tile = {};  // of gemm and wgmma; 0 x 0 elsewhere
+  int rounds = 1;      // of the blocks among which their weight gradients share the pixels
+  friend bool operator==(const ConvWay&, const ConvWay&) = default;
+};
+
+inline constexpr std::string_view to_string(ConvPath path) {
+  switch (path) {
+    case ConvPath::depthwise:
+      return "depthwise";
+    case ConvPath::first:
+      return "first";
+    case ConvPath::direct:
+      return "direct";
+    case ConvPath::wgmma:
+      return "wgmma";
+    case ConvPath::halo:
+      return "halo";
+    case ConvPath::product:
+      return "product";
+    case ConvPath::gemm:
+      return "gemm";
+  }
+  return "";
+}
+
+// "halo", "gemm 128x64", "wgmma 128x256 in 2 rounds".
+inline std::string to_string(const ConvWay& way) {
+  std::string text = concat(to_string(way.path));
+  if (way.tile.rows > 0) text += concat(" ", way.tile.rows, "x", way.tile.columns);
+  if (way.rounds > 1) text += concat(" in ", way.rounds, " rounds");
+  return text;
+}
+
+// Backward to the input with a stride, which most taps of a pixel miss.
+inline bool conv_is_divided(const ConvProblem& problem) {
+  return problem.kind == ConvProblem::Kind::input &&
+         (problem.window.stride[0] > 1 || problem.window.stride[1] > 1);
+}
+
+// Every path that can take a problem, in the order in which plan_conv_path() prefers them.
+inline std::vector<ConvPath> conv_paths(const ConvProblem& problem) {
+  std::vector<ConvPath> paths;
+  const auto add = [&](bool takes, ConvPath path) {
+    if (takes) paths.push_back(path);
+  };
+  add(conv_is_depthwise(problem), ConvPath::depthwise);
+  add(conv_is_first(problem), ConvPath::first);
+  add(conv_is_direct(problem.channels(), problem.taps()), ConvPath::direct);
+  add(conv_takes_wgmma(problem), ConvPath::wgmma);
+  add(conv_is_product(problem), ConvPath::product);
+  add(conv_is_halo(problem), ConvPath::halo);
+  paths.push_back(ConvPath::gemm);
+  return paths;
+}
+
+// The tiles that a path has kernels for; one of 0 x 0 where it has no choice.
+inline std::vector<ConvTile> conv_tiles(const ConvProblem& problem, ConvPath path) {
+  const bool plain = problem.math != ConvMath::tensor;
+  const bool weight = problem.kind == ConvProblem::Kind::weight;
+  if (path == ConvPath::wgmma) {
+    std::vector<ConvTile> tiles{{64, 256}, {128, 128}};
+    if (!plain) tiles.push_back({128, 256});
+    return tiles;
+  }
+  if (path != ConvPath::gemm) return {{}};
+  if (problem.math == ConvMath::f64) return {weight ? ConvTile{32, 48} : ConvTile{64, 32}};
+  if (weight) return {{32, 96}, {64, 96}};
+  std::vector<ConvTile> tiles{{128, 32}, {64, 64}};
+  if (conv_is_divided(problem)) return tiles;
+  tiles.push_back({128, 64});
+  if (!plain) tiles.push_back({128, 128});
+  return tiles;
+}
+
+// The tile that a path takes by itself.
+inline ConvTile conv_own_tile(const ConvProblem& problem, ConvPath path) {
+  const bool input = problem.kind == ConvProblem::Kind::input;
+  const int64_t pixels_y = problem.n * problem.p * problem.q;
+  const int64_t pixels = input ? problem.n * problem.h * problem.w : pixels_y;
+  const int64_t columns = input ? problem.c : problem.k;
+  const auto tile = [](WgmmaTile t) { return ConvTile{t.rows, t.columns}; };
+  if (problem.kind == ConvProblem::Kind::weight) {
+    const int64_t vector = 16 / size_of(problem.dtype), taps = problem.taps();
+    if (path == ConvPath::wgmma) {
+      return tile(plan_wgmma_wgrad(problem.math, pixels_y, problem.k, taps * problem.c).tile);
+    }
+    const int64_t depth = taps * ceil_div(problem.c, vector) * vector;
+    return path == ConvPath::gemm
+               ? plan_conv_wgrad(problem.math, pixels_y, problem.k, depth, problem.groups).tile
+               : ConvTile{};
+  }
+  if (path == ConvPath::wgmma) return tile(plan_wgmma_gather(problem.math, pixels, columns));
+  if (path != ConvPath::gemm) return {};
+  return plan_conv_gather(problem.math, pixels, columns, problem.groups, conv_is_divided(problem));
+}
+
+// All ways, the static choice first; each path's own tile comes before its others.
+inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
+  std::vector<ConvWay> ways;
+  for (const ConvPath path : conv_paths(problem)) {
+    const ConvTile own = conv_own_tile(problem, path);
+    ways.push_back({path, own});
+    for (const ConvTile& tile : conv_tiles(problem, path)) {
+      if (tile != own) ways.push_back({path, tile});
+    }
+    const bool slices = path == ConvPath::gemm || path == ConvPath::wgmma;
+    if (problem.kind == ConvProblem::Kind::weight && slices) ways.push_back({path, own, 2});
+  }
+  return ways;
+}
+
+// What a choice is kept by: direction, dtype and arithmetic, shape, window, layout, bias. The
+// extents of y follow from it, as Hopper's products do from the card.
+inline std::string conv_key(const ConvProblem& problem, bool bias) {
+  using Kind = ConvProblem::Kind;
+  const Window& window = problem.window;
+  const std::string_view direction = problem.kind == Kind::forward ? "forward"
+                                     : problem.kind == Kind::input ? "backward_input"
+                                                                   : "backward_weight";
+  const bool tf32 = problem.dtype == DType::f32 && problem.math == ConvMath::tensor;
+  const auto pair = [](const Pair& two) { return concat(two[0], "x", two[1]); };
+  return concat("conv2d_", direction, " ", tf32 ? "tf32" : to_string(problem.dtype), " n",
+                problem.n, " c", problem.c * problem.groups, " ", problem.h, "x", problem.w, " k",
+                problem.k * problem.groups, " kernel ", pair(window.kernel), " stride ",
+                pair(window.stride), " padding ", pair(window.padding), " dilation ",
+                pair(window.dilation), " groups ", problem.groups,
+                problem.ready ? " nhwc" : " other layout", bias ? " bias" : "");
+}
+
+}  // namespace gradus
