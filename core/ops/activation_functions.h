@@ -146,8 +146,30 @@ struct GeluTanh {
     const V low = fused(z, slope_low, product_error(z, slope, twice_u));
     return exp_two(Two<V>{-twice_u, -low});
   }
+  // The same in f32, as scaled_power gives it, for z <= kFar: y and its gradient are 0 beyond
+  // -kFar.
+  static constexpr float kFar = 11;
+  static constexpr double kLinear2 = -2.3022081981443248, kLinear2Low = -1.3132826e-16;
+  static constexpr double kCubic2 = -0.1029432395800235, kCubic2Low = 5.9781774e-18;
+  template <class V>
+  GRADUS_HD static V scaled_decay(V z) {
+    constexpr float linear = static_cast<float>(static_cast<int>(kLinear2 / 0x1p-17)) * 0x1p-17f;
+    constexpr float cubic = static_cast<float>(kCubic2);
+    constexpr float linear_low = static_cast<float>(kLinear2 - linear + kLinear2Low);
+    constexpr float cubic_low = static_cast<float>(kCubic2 - cubic + kCubic2Low);
+    const V square = product_of(z, z), square_low = product_error(z, z, square);
+    const V slope = fused(square, V(cubic), V(linear));
+    const V slope_low = product_error(square, V(cubic), slope - V(linear)) +
+                        fused(square_low, V(cubic), fused(square, V(cubic_low), V(linear_low)));
+    return scaled_power(z, slope, slope_low);
+  }
+
   template <class V>
   GRADUS_HD V f(V x) const {
+    if constexpr (kIsSingle<V> && !kIsRounded<V>) {
+      const V z = at_most(abs_of(x), V(kFar));
+      return swish_of(x, z, scaled_decay(z), V(kFar));
+    }
     const V z = at_most(abs_of(x), V(32));  // e^(-|2u|) is 0 there
     return select(x < V(0), -z, x) * sigmoid_of(x < V(0), decay(z));
   }
@@ -161,8 +183,15 @@ struct GeluTanh {
       const V slope = fused(square, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
       return dy * swish_slope(scaled_sigmoid(fused(z, per_z, V(-64))), z * slope);
     }
-    const V z = at_most(abs_of(x), V(32));
-    const V e = decay(z).high, share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
+    V z, e;
+    if constexpr (kIsSingle<V>) {
+      z = at_most(abs_of(x), V(kFar));
+      e = scaled_decay(z) * V(0x1p-64f);
+    } else {
+      z = at_most(abs_of(x), V(32));
+      e = decay(z).high;
+    }
+    const V share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
     // z·sigmoid'·(2u)' is even but for its sign.
     const V slope = fused(z * z, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
     const V bend = z * slope * share;
@@ -170,13 +199,24 @@ struct GeluTanh {
   }
 };
 
-// x·sigmoid(x). Below -87 (f64: -708) the result is as exact as the subnormal e^x that it is made
-// of.
+// x·sigmoid(x). In f64 below -708, and the gradient in f32 below -87, the result is as exact as the
+// subnormal e^x that it is made of.
 struct Silu {
   static constexpr std::string_view name = "silu";
   static constexpr Saves saves = Saves::x;
+  // e^-z in f32, as scaled_power gives it, for z <= kFar: y and its gradient are 0 beyond -kFar.
+  static constexpr float kFar = 110;
+  template <class V>
+  GRADUS_HD static V scaled_decay(V z) {
+    constexpr float slope = -static_cast<float>(kLog2E);
+    return scaled_power(z, V(slope), V(static_cast<float>(-kLog2E - slope)));
+  }
   template <class V>
   GRADUS_HD V f(V x) const {
+    if constexpr (kIsSingle<V> && !kIsRounded<V>) {
+      const V z = at_most(abs_of(x), V(kFar));
+      return swish_of(x, z, scaled_decay(z), V(kFar));
+    }
     const V z = at_least(x, V(-1000));  // -inf has the limit -0
     return z * sigmoid_of(x < V(0), exp_two(-abs_of(x)));
   }
@@ -187,8 +227,15 @@ struct Silu {
       const V z = clamp_of(x, S(1000));
       return dy * swish_slope(scaled_sigmoid(fused(z, V(static_cast<S>(-kLog2E)), V(-64))), z);
     }
-    const V e = exp_of(-abs_of(x)), share = reciprocal_of(V(1) + e);
-    const V bend = at_most(abs_of(x), V(1000)) * share;
+    V z, e;
+    if constexpr (kIsSingle<V>) {
+      z = at_most(abs_of(x), V(kFar));
+      e = scaled_decay(z) * V(0x1p-64f);
+    } else {
+      z = at_most(abs_of(x), V(1000));
+      e = exp_of(-abs_of(x));
+    }
+    const V share = reciprocal_of(V(1) + e), bend = z * share;
     return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
   }
 };

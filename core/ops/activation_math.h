@@ -211,6 +211,32 @@ GRADUS_HD Two<V> exp_two(const Two<V>& x) {
   return exp_scaled(exp_parts(clamp_exponent(x.high), x.low, true));
 }
 
+// 2^64·2^(z·slope) in f32 for z·slope from -180 to 0, where slope has a second part: the power of
+// two is one factor, and nothing is subnormal. z·slope - n is exact.
+template <class V>
+GRADUS_HD V scaled_power(V z, V slope, V slope_low) {
+  constexpr float to_integer = kToInteger<float> + 64;
+  const V shifted = fused(z, slope, V(to_integer)), n = shifted - V(to_integer);
+  const V r = fused(z, slope_low, product_error(z, slope, n));
+  // 2^r within 2^-28
+  const V m = fused(r,
+                    polynomial(r, 0.6931471825, 0.2402264774, 0.0555035919, 0.009618504904,
+                               0.001339124166, 0.0001532749739),
+                    V(1));
+  return m * power_of_two(shifted);
+}
+
+// x·sigmoid(u) in f32 for a u of the sign of x: z = min(|x|, far) and e = 2^64·e^-|u|, where beyond
+// `far` the result is 0 or x.
+template <class V>
+GRADUS_HD V swish_of(V x, V z, V e, V far) {
+  const auto negative = x < V(0);
+  const V weight = select(negative, e, V(1)), product = product_of(z, weight);
+  const V y = quotient_of(Two<V>{product, product_error(z, weight, product)},
+                          ordered_sum(V(1), e * V(0x1p-64f)));
+  return select(x > far, x, copysign_of(y * select(negative, V(0x1p-64f), V(1)), x));
+}
+
 // e^x - 1 for x <= 88.
 template <class V>
 GRADUS_HD Two<V> expm1_two(V x) {
