@@ -134,20 +134,18 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const int64_t groups = (plan.m + plan.group - 1) / plan.group;
   for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
     const int64_t row = group * plan.group + place.row;
-    Pack<T, N> in[U];
+    Raw<T, N> in[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      if (row + u * plan.rows < plan.m)
-        in[u] = load_pack<N>(x + (row + u * plan.rows) * plan.c + place.c);
+      if (row + u * plan.rows < plan.m) in[u].load(x + (row + u * plan.rows) * plan.c + place.c);
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (row + u * plan.rows >= plan.m) continue;
       A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        out[j] = (static_cast<A>(in[u][j]) - t[j].mean) * t[j].scale + t[j].shift;
-      store_result(y + (row + u * plan.rows) * plan.c + place.c, round_pack<T, N>(out), streams);
+      for (int j = 0; j < N; ++j) out[j] = (in[u][j] - t[j].mean) * t[j].scale + t[j].shift;
+      store_result(y + (row + u * plan.rows) * plan.c + place.c, round_raw<T, N>(out), streams);
     }
   }
 }
@@ -177,13 +175,13 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
   const int64_t size = plan.rows * U, groups = (plan.m + size - 1) / size;
   for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
     const int64_t row = group * size + place.row;
-    Pack<T, N> x_in[U], dy_in[U];
+    Raw<T, N> x_in[U], dy_in[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       if (row + u * plan.rows >= plan.m) continue;
       const int64_t at = (row + u * plan.rows) * plan.c + place.c;
-      if (kTraining) x_in[u] = load_pack<N>(x + at);
-      dy_in[u] = load_pack<N>(dy + at);
+      if (kTraining) x_in[u].load(x + at);
+      dy_in[u].load(dy + at);
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -191,11 +189,11 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
       A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        A direct = static_cast<A>(dy_in[u][j]);
-        if (kTraining) direct -= t[j].m1 + (static_cast<A>(x_in[u][j]) - t[j].mean) * t[j].m2r;
+        A direct = dy_in[u][j];
+        if (kTraining) direct -= t[j].m1 + (x_in[u][j] - t[j].mean) * t[j].m2r;
         out[j] = t[j].scale * direct;
       }
-      store_result(dx + (row + u * plan.rows) * plan.c + place.c, round_pack<T, N>(out), streams);
+      store_result(dx + (row + u * plan.rows) * plan.c + place.c, round_raw<T, N>(out), streams);
     }
   }
 }

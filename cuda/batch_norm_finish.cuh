@@ -14,11 +14,11 @@ struct BatchNormForwardTerms {
   A mean, scale, shift;
 
   template <class T, int N>
-  __device__ __forceinline__ Pack<T, N> operator()(const Pack<T, N>& x) const {
+  __device__ __forceinline__ Raw<T, N> operator()(const Raw<T, N>& x) const {
     A y[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) y[j] = (static_cast<A>(x[j]) - mean) * scale + shift;
-    return round_pack<T, N>(y);
+    for (int j = 0; j < N; ++j) y[j] = (x[j] - mean) * scale + shift;
+    return round_raw<T, N>(y);
   }
 };
 
@@ -78,14 +78,14 @@ struct BatchNormBackwardTerms {
   A mean, scale, m1, m2r;
 
   template <class T, int N>
-  __device__ __forceinline__ Pack<T, N> operator()(const PackPair<T, N>& in) const {
+  __device__ __forceinline__ Raw<T, N> operator()(const RawPair<T, N>& in) const {
     A dx[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const A moved = m1 + (static_cast<A>(in.x[j]) - mean) * m2r;
-      dx[j] = scale * (static_cast<A>(in.dy[j]) - moved);
+      const A moved = m1 + (in.x[j] - mean) * m2r;
+      dx[j] = scale * (in.dy[j] - moved);
     }
-    return round_pack<T, N>(dx);
+    return round_raw<T, N>(dx);
   }
 };
 

@@ -54,7 +54,7 @@ __device__ __forceinline__ void take_kept(Row& row, const Item (&kept)[K], int c
 
 // The same for shared memory, from pack i on to `end`.
 template <class Of, int U, int kThreads, class Row, class T, int N>
-__device__ __forceinline__ void take_held(Row& row, const Pack<T, N>* held, int in_shared, int& i,
+__device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int in_shared, int& i,
                                           int end) {
   using Item = typename Of::template Item<N>;
   for (; i + (U - 1) * kThreads < end; i += U * kThreads) {
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
       static_cast<int>(max(int64_t{0}, min(int64_t{held_plan.piece}, plan.packs - begin)));
   wait_for_previous_kernel();
   start_next_kernel();
-  auto* held = reinterpret_cast<Pack<typename Of::Element, N>*>(dynamic_shared());
+  auto* held = reinterpret_cast<Raw<typename Of::Element, N>*>(dynamic_shared());
   const auto walk = [&] { return BatchNormWalk(plan, c, begin + thread, N); };
   BatchNormWalk at = walk();
   Item kept[kKept > 0 ? kKept : 1];

@@ -3,23 +3,19 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/raw.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
-#include "cuda/device/vector.cuh"
 
 namespace gradus {
 
 // Stores that leave L2 before others where `streams`.
 template <class T, int N>
-__device__ __forceinline__ void store_result(T* to, const Pack<T, N>& pack, bool streams) {
-  using Word = word_t<static_cast<int>(sizeof(T)) * N>;
-  Word word;
-  memcpy(&word, &pack, sizeof word);
+__device__ __forceinline__ void store_result(T* to, const Raw<T, N>& raw, bool streams) {
   if (streams) {
-    __stcs(reinterpret_cast<Word*>(to), word);
+    __stcs(reinterpret_cast<decltype(raw.word)*>(to), raw.word);
   } else {
-    *reinterpret_cast<Word*>(to) = word;
+    raw.store(to);
   }
 }
 
@@ -73,23 +69,23 @@ struct MomentsOf {
   using Part = Moments<A>;
   static constexpr int kInputs = 1;
   template <int N>
-  using Item = Pack<T, N>;
+  using Item = Raw<T, N>;
 
   const T* x;
   int64_t channel;  // from one channel's first element to the next one's
 
   __device__ __forceinline__ A pivot(int64_t c) const { return static_cast<A>(x[c * channel]); }
   template <int N>
-  __device__ __forceinline__ Pack<T, N> load(int64_t at) const {
-    return load_pack<N>(x + at);
+  __device__ __forceinline__ Raw<T, N> load(int64_t at) const {
+    return load_raw<N>(x + at);
   }
   // The same by way of shared memory, where `held` has `size` packs of each input.
   template <int N>
-  __device__ __forceinline__ void hold(Pack<T, N>* held, int i, int, int64_t at) const {
+  __device__ __forceinline__ void hold(Raw<T, N>* held, int i, int, int64_t at) const {
     copy_async_once<sizeof(T) * N>(shared_address(held + i), x + at);
   }
   template <int N>
-  static __device__ __forceinline__ Pack<T, N> held(const Pack<T, N>* held, int i, int) {
+  static __device__ __forceinline__ Raw<T, N> held(const Raw<T, N>* held, int i, int) {
     return held[i];
   }
 
@@ -99,10 +95,10 @@ struct MomentsOf {
     Part part{};
     __device__ __forceinline__ Row(const MomentsOf& of, int64_t c) : pivot(of.pivot(c)) {}
     template <int N, int U>
-    __device__ __forceinline__ void take(const Pack<T, N> (&in)[U]) {
+    __device__ __forceinline__ void take(const Raw<T, N> (&in)[U]) {
       A values[U * N];
 #pragma unroll
-      for (int i = 0; i < U * N; ++i) values[i] = static_cast<A>(in[i / N][i % N]) - pivot;
+      for (int i = 0; i < U * N; ++i) values[i] = in[i / N][i % N] - pivot;
       part = merge(part, moments_of(values));
     }
   };
@@ -116,14 +112,14 @@ struct MomentsOf {
       for (int j = 0; j < N; ++j) pivot[j] = of.pivot(c + j);
     }
     template <int U>
-    __device__ __forceinline__ void take(const Pack<T, N> (&in)[U]) {
+    __device__ __forceinline__ void take(const Raw<T, N> (&in)[U]) {
       const A total = count + A(U), share = A(U) / total, weight = count * share;
       count = total;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         A values[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) values[u] = static_cast<A>(in[u][j]) - pivot[j];
+        for (int u = 0; u < U; ++u) values[u] = in[u][j] - pivot[j];
         const Part part = moments_of(values);
         const A delta = part.mean - mean[j];
         mean[j] += delta * share;
@@ -134,12 +130,12 @@ struct MomentsOf {
   };
 
   template <int N, class State>
-  __device__ __forceinline__ void write(int64_t, const Pack<T, N>&, const State&) const {}
+  __device__ __forceinline__ void write(int64_t, const Raw<T, N>&, const State&) const {}
 };
 
 template <class T, int N>
-struct PackPair {
-  Pack<T, N> x, dy;
+struct RawPair {
+  Raw<T, N> x, dy;
 };
 
 // Where kWrites, evaluation's dx = gamma·rstd·dy is written on the way.
@@ -150,7 +146,7 @@ struct SumsOf {
   using Part = BatchNormSums<A>;
   static constexpr int kInputs = 2;
   template <int N>
-  using Item = PackPair<T, N>;
+  using Item = RawPair<T, N>;
 
   const T* x;
   const T* dy;
@@ -165,15 +161,15 @@ struct SumsOf {
   }
   template <int N>
   __device__ __forceinline__ Item<N> load(int64_t at) const {
-    return {load_pack<N>(x + at), load_pack<N>(dy + at)};
+    return {load_raw<N>(x + at), load_raw<N>(dy + at)};
   }
   template <int N>
-  __device__ __forceinline__ void hold(Pack<T, N>* held, int i, int size, int64_t at) const {
+  __device__ __forceinline__ void hold(Raw<T, N>* held, int i, int size, int64_t at) const {
     copy_async_once<sizeof(T) * N>(shared_address(held + i), x + at);
     copy_async_once<sizeof(T) * N>(shared_address(held + size + i), dy + at);
   }
   template <int N>
-  static __device__ __forceinline__ Item<N> held(const Pack<T, N>* held, int i, int size) {
+  static __device__ __forceinline__ Item<N> held(const Raw<T, N>* held, int i, int size) {
     return {held[i], held[size + i]};
   }
 
@@ -183,13 +179,13 @@ struct SumsOf {
     __device__ __forceinline__ Row(const SumsOf& of, int64_t c)
         : mean(of.mean[c]), scale_(of.scale(c)) {}
     template <int N, int U>
-    __device__ __forceinline__ void take(const PackPair<T, N> (&in)[U]) {
+    __device__ __forceinline__ void take(const RawPair<T, N> (&in)[U]) {
       Part group{};
 #pragma unroll
       for (int i = 0; i < U * N; ++i) {
-        const A d = static_cast<A>(in[i / N].dy[i % N]);
+        const A d = in[i / N].dy[i % N];
         group.dy += d;
-        group.dy_x += d * (static_cast<A>(in[i / N].x[i % N]) - mean);
+        group.dy_x += d * (in[i / N].x[i % N] - mean);
       }
       part = merge(part, group);
     }
@@ -205,15 +201,15 @@ struct SumsOf {
       for (int j = 0; j < N; ++j) mean[j] = of.mean[c + j], scales[j] = of.scale(c + j);
     }
     template <int U>
-    __device__ __forceinline__ void take(const PackPair<T, N> (&in)[U]) {
+    __device__ __forceinline__ void take(const RawPair<T, N> (&in)[U]) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         Part group{};
 #pragma unroll
         for (int u = 0; u < U; ++u) {
-          const A d = static_cast<A>(in[u].dy[j]);
+          const A d = in[u].dy[j];
           group.dy += d;
-          group.dy_x += d * (static_cast<A>(in[u].x[j]) - mean[j]);
+          group.dy_x += d * (in[u].x[j] - mean[j]);
         }
         parts[j] = merge(parts[j], group);
       }
@@ -223,13 +219,13 @@ struct SumsOf {
   };
 
   template <int N, class State>
-  __device__ __forceinline__ void write(int64_t at, const PackPair<T, N>& in,
+  __device__ __forceinline__ void write(int64_t at, const RawPair<T, N>& in,
                                         const State& state) const {
     if constexpr (kWrites) {
       A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) out[j] = state.scale(j) * static_cast<A>(in.dy[j]);
-      store_pack(dx + at, round_pack<T, N>(out));
+      for (int j = 0; j < N; ++j) out[j] = state.scale(j) * in.dy[j];
+      round_raw<T, N>(out).store(dx + at);
     }
   }
 };

@@ -133,10 +133,10 @@ __global__ void __launch_bounds__(kBatchNormThreads)
   const BatchNormRange range(plan, blockIdx.x, plan.group);
   const int i = static_cast<int>(threadIdx.x);
   BatchNormWalk walk(plan, range.c, range.begin + i, N), to = walk;
-  Pack<T, N> in[U];
+  Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
-    if (i + u * kStep < range.count) in[u] = load_pack<N>(x + walk.at);
+    if (i + u * kStep < range.count) in[u].load(x + walk.at);
     walk.step(plan);
   }
   const BatchNormForwardTerms<acc_t<T>> t = f.use_running(range.c, range.index == 0 && i == 0);
@@ -160,11 +160,11 @@ __global__ void __launch_bounds__(kBatchNormThreads)
   const A scale = f.scale(range.c);
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kBatchNormThreads) {
-    const Pack<T, N> in = load_pack<N>(dy + walk.at);
+    const Raw<T, N> in = load_raw<N>(dy + walk.at);
     A out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) out[j] = scale * static_cast<A>(in[j]);
-    store_pack(dx + walk.at, round_pack<T, N>(out));
+    for (int j = 0; j < N; ++j) out[j] = scale * in[j];
+    round_raw<T, N>(out).store(dx + walk.at);
     walk.step(plan);
   }
 }

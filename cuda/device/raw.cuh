@@ -42,6 +42,18 @@ struct Raw {
       for (int i = 0; i < N; ++i) values[i] = static_cast<acc_t<T>>(stored[i]);
     }
   }
+  // Value j, unpacked.
+  __device__ __forceinline__ acc_t<T> operator[](int j) const {
+    if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
+      uint32_t pairs[N / 2];
+      memcpy(pairs, &word, sizeof word);
+      return __uint_as_float(j % 2 == 0 ? pairs[j / 2] << 16 : pairs[j / 2] & 0xFFFF0000u);
+    } else {
+      T stored[N];
+      memcpy(stored, &word, sizeof word);
+      return static_cast<acc_t<T>>(stored[j]);
+    }
+  }
   // To nearest even. Values that do not come from arithmetic may lose the sign of a NaN.
   __device__ __forceinline__ void round(const acc_t<T> (&values)[N]) {
     if constexpr (sizeof(T) == 2 && N % 2 == 0) {
@@ -77,5 +89,18 @@ struct Raw {
     }
   }
 };
+
+template <int N, class T>
+__device__ __forceinline__ Raw<T, N> load_raw(const T* from) {
+  Raw<T, N> raw;
+  raw.load(from);
+  return raw;
+}
+template <class T, int N>
+__device__ __forceinline__ Raw<T, N> round_raw(const acc_t<T> (&values)[N]) {
+  Raw<T, N> raw;
+  raw.round(values);
+  return raw;
+}
 
 }  // namespace gradus
