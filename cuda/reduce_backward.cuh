@@ -29,18 +29,6 @@ struct ReduceStatistics {
   }
 };
 
-// N neighbouring values, as accesses of up to 16 bytes.
-template <int N, class S, class A>
-__device__ __forceinline__ void load_values(A (&values)[N], const S* from) {
-  constexpr int kWidth = N < kFullPack<S> ? N : kFullPack<S>;
-#pragma unroll
-  for (int first = 0; first < N; first += kWidth) {
-    const Pack<S, kWidth> pack = load_pack<kWidth>(from + first);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) values[first + j] = static_cast<A>(pack[j]);
-  }
-}
-
 // The terms of N columns.
 template <class F, int N, class T, class Terms>
 __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatistics<T>& of,

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
       A dx[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) dx[j] = norm_dx(d[k * N + j], xhat[k * N + j], rstd, m1, m2);
-      store_values<N>(f.dx + row * f.m + (lane + k * lanes) * N, dx);
+      store_rounded(f.dx + row * f.m + (lane + k * lanes) * N, dx);
     }
   }
   if (f.parts == nullptr) return;
@@ -165,7 +165,7 @@ __device__ __forceinline__ void write_row(T* dx, const Stages& stages, int stage
 #pragma unroll
     for (int j = 0; j < N; ++j)
       x[j] = norm_dx(d[j] * gamma[k * N + j], norm_xhat(x[j], mean, rstd), rstd, m1, m2);
-    store_values<N>(dx + (lane + k * lanes) * N, x);
+    store_rounded(dx + (lane + k * lanes) * N, x);
   }
 }
 

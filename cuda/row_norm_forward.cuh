@@ -33,7 +33,7 @@ __device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row,
     y[j] = norm_xhat(x[j], mean, rstd) * gamma[j];
     if constexpr (kMean) y[j] += beta[j];
   }
-  store_values<N>(f.y + row * f.m + i, y);
+  store_rounded(f.y + row * f.m + i, y);
 }
 
 // The same with gamma and beta from memory: where a thread takes other columns every time.
@@ -191,6 +191,17 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
     const Moments<A> moments = held_row_moments<N, kMean>(place(r, 0), count);
     if (lane == 0) of_warp.get()[r * kWarps + warp] = moments;
   }
+  // gamma and beta of a thread's next pack are on their way while it waits for the others or
+  // writes.
+  A next_gamma[N], next_beta[N] = {};
+  const auto load_next = [&](int i) {
+    if (i >= count) return;
+    const int64_t at = (begin + i) * N;
+    load_parameter<N, 1>(next_gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
+    if constexpr (kMean)
+      load_parameter<N, 1>(next_beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
+  };
+  load_next(thread);
   __syncthreads();
   if (warp < rows) {
     const Moments<A> moments =
@@ -214,18 +225,20 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
   }
   if (plan.cluster > 1) cluster_arrive();  // a block must not end while it may be read
   __syncthreads();
-#pragma unroll(N >= 8 ? 2 : 4)
+#pragma unroll 2
   for (int i = thread; i < count; i += kThreads) {  // 3 write
-    const int64_t at = (begin + i) * N;
-    A gamma[N], beta[N] = {}, in[N];
-    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
-    if constexpr (kMean)
-      load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
+    Raw<T, N> packs[kRows];
+    A gamma[N], beta[N], in[N];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) packs[r] = load_raw<N>(place(r, i));
+#pragma unroll
+    for (int j = 0; j < N; ++j) gamma[j] = next_gamma[j], beta[j] = next_beta[j];
+    load_next(i + kThreads);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r >= rows) break;
-      load_values<N>(in, place(r, i));
-      write_y<N, kMean>(f, first_row + r, at, in, mean_of[r], rstd_of[r], gamma, beta);
+      packs[r].unpack(in);
+      write_y<N, kMean>(f, first_row + r, (begin + i) * N, in, mean_of[r], rstd_of[r], gamma, beta);
     }
   }
   if (plan.cluster > 1) cluster_wait();

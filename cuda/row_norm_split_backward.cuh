@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
       dbeta[j] += dy[j];
       x[j] = norm_dx(dy[j] * gamma[j], xhat, rstd, m1, m2);
     }
-    if (f.dx != nullptr) store_values<N>(f.dx + row * f.m + i, x);
+    if (f.dx != nullptr) store_rounded(f.dx + row * f.m + i, x);
   }
   if (f.parts != nullptr) write_part<N, kMean>(f, run, i, dgamma, dbeta);
 }

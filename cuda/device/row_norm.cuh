@@ -6,9 +6,8 @@
 #include "cuda/device/cluster_mail.cuh"
 #include "cuda/device/norm.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
-#include "cuda/device/vector.cuh"
+#include "cuda/device/stream.cuh"
 
 namespace gradus {
 
@@ -30,23 +29,6 @@ __device__ __forceinline__ void start_copy(T* to, const T* from) {
   } else {
     store_pack(to, load_pack<N>(from));
   }
-}
-
-// N neighbouring elements as acc_t, in accesses of up to 16 bytes.
-template <int N, class T>
-__device__ __forceinline__ void load_values(acc_t<T>* values, const T* from) {
-  constexpr int kStep = N < kFullPack<T> ? N : kFullPack<T>;
-#pragma unroll
-  for (int i = 0; i < N; i += kStep) {
-    const Pack<T, kStep> pack = load_pack<kStep>(from + i);
-#pragma unroll
-    for (int j = 0; j < kStep; ++j) values[i + j] = static_cast<acc_t<T>>(pack[j]);
-  }
-}
-
-template <int N, class T>
-__device__ __forceinline__ void store_values(T* to, const acc_t<T> (&values)[N]) {
-  store_pack(to, round_pack<T>(values));
 }
 
 // N neighbouring acc_t in accesses of up to 16 bytes, unrounded.

@@ -1,5 +1,5 @@
-// Packs on their way through a kernel that touches each once: loaded past L1, unpacked, rounded and
-// stored in whole accesses.
+// Packs on their way through a kernel: loaded past L1 where it touches each once, unpacked, rounded
+// and stored in whole accesses.
 #pragma once
 
 #include "cuda/device/raw.cuh"
@@ -27,6 +27,18 @@ __device__ __forceinline__ void widen_pack(acc_t<T> (&values)[N], const Pack<T, 
   Raw<T, N> raw;
   memcpy(&raw.word, &pack, sizeof pack);
   raw.unpack(values);
+}
+
+// N neighbouring values, in accesses of up to 16 bytes.
+template <int N, class T>
+__device__ __forceinline__ void load_values(acc_t<T>* values, const T* from) {
+  constexpr int kStep = N < kFullPack<T> ? N : kFullPack<T>;
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    const Raw<T, kStep> raw = load_raw<kStep>(from + i);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) values[i + j] = raw[j];
+  }
 }
 
 // The values rounded to T; `to` lies in global memory.
