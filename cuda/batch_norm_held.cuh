@@ -4,31 +4,37 @@
 
 #include "cuda/batch_norm_finish.cuh"
 #include "cuda/batch_norm_plan.h"
-#include "cuda/device/cluster.cuh"
+#include "cuda/device/cluster_mail.cuh"
 #include "cuda/device/norm.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
-// The parts of all blocks of the cluster merged, for warp 0 of each; all threads call it.
-template <int kThreads, class Part>
-__device__ __forceinline__ Part merge_held(const Part& of_thread, int cluster) {
+// A part as numbers that blocks send each other.
+template <class Part, class A>
+using PartMail = ClusterMail<A, static_cast<int>(sizeof(Part) / sizeof(A))>;
+
+// The parts of all blocks of the cluster merged, for warp 0 of each; all threads call it. Mail, not
+// a barrier of the cluster: that would wait for the memory first, and again before a block may end.
+template <int kThreads, class Part, class A, int kNumbers>
+__device__ __forceinline__ Part merge_held(const Part& of_thread, ClusterMail<A, kNumbers>& mail,
+                                           int cluster) {
   __shared__ detail::SharedSlots<Part> of_warp;
-  __shared__ detail::SharedSlots<Part> of_block;  // the first slot
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   Part part = merge_warp(of_thread);
   if (lane == 0) of_warp.get()[warp] = part;
   __syncthreads();
-  if (warp == 0) {
-    part = merge_warp(lane < kThreads / kWarp ? of_warp.get()[lane] : Part{});
-    if (lane == 0) of_block.get()[0] = part;
-  }
-  if (cluster > 1) {
-    cluster_sync();
-    if (warp == 0) part = merge_warp(lane < cluster ? *in_block(of_block.get(), lane) : Part{});
-  }
-  if (cluster > 1) cluster_arrive();  // a block must not end while its part may be read
-  return part;
+  if (warp != 0) return part;
+  part = merge_warp(lane < kThreads / kWarp ? of_warp.get()[lane] : Part{});
+  if (cluster == 1) return part;
+  A numbers[kNumbers];
+  memcpy(numbers, &part, sizeof part);
+  mail.send(0, numbers, cluster);
+  mail.wait(0, 0);
+#pragma unroll
+  for (int i = 0; i < kNumbers; ++i) numbers[i] = lane < cluster ? mail.of[0][i][lane] : A(0);
+  memcpy(&part, numbers, sizeof part);
+  return merge_warp(part);
 }
 
 // Adds up what a thread has in registers: of its packs those below `count`.
@@ -86,12 +92,14 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   constexpr int U = batch_norm_unroll(N) / Of::kInputs;
   static_assert(kKept % U == 0);
   __shared__ Terms shared;
+  __shared__ PartMail<typename Of::Part, typename Of::A> mail;
   const int64_t c = blockIdx.x / static_cast<unsigned>(held_plan.cluster);
   const unsigned rank = blockIdx.x % static_cast<unsigned>(held_plan.cluster);
   const int thread = static_cast<int>(threadIdx.x), in_shared = held_plan.in_shared;
   const int64_t begin = int64_t{rank} * held_plan.piece;
   const int count =
       static_cast<int>(max(int64_t{0}, min(int64_t{held_plan.piece}, plan.packs - begin)));
+  if (held_plan.cluster > 1) mail.open();
   wait_for_previous_kernel();
   start_next_kernel();
   auto* held = reinterpret_cast<Raw<typename Of::Element, N>*>(dynamic_shared());
@@ -124,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     wait_copies_but(kStages - 1 - s);
     take_held<Of, U, kThreads>(row, held, in_shared, i, end_of(s));
   }
-  const auto part = merge_held<kThreads>(row.part, held_plan.cluster);
+  const auto part = merge_held<kThreads>(row.part, mail, held_plan.cluster);
   if (thread < kWarp) {
     const bool writes = rank == 0 && thread == 0;
     const Terms t = f.finish(c, part, writes);
@@ -141,7 +149,6 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
 #pragma unroll 2
   for (i = thread; i < count - kFirst; i += kThreads, at.step(plan))
     store_result(to + at.at, t(Of::template held<N>(held, i, in_shared)), streams);
-  if (held_plan.cluster > 1) cluster_wait();
 }
 
 }  // namespace gradus

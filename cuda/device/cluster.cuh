@@ -24,7 +24,16 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The same in two halves: no block passes the second before all have passed the first.
+// All threads of all blocks; nothing but barriers in shared memory, opened behind a fence of their
+// own, is seen after. It waits for no memory.
+__device__ __forceinline__ void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+
+// The first in two halves: no block passes the second before all have passed the first.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");

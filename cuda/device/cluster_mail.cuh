@@ -32,7 +32,7 @@ struct ClusterMail {
       asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
     }
 #endif
-    cluster_sync();
+    cluster_meet();
   }
 
   // Thread t < cluster sends to block t.
