@@ -5,9 +5,8 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/device/round.cuh"
 #include "cuda/device/shared.cuh"
-#include "cuda/device/vector.cuh"
+#include "cuda/device/stream.cuh"
 #include "cuda/group_norm_plan.h"
 #include "cuda/launch_kernel.cuh"
 
@@ -114,8 +113,23 @@ __device__ __forceinline__ void hold_pack(T* held, const T* from) {
 // Σ over each aligned group of `width` lanes (a power of two up to 32).
 template <class A>
 __device__ __forceinline__ A lanes_sum(A value, int width) {
+  if (width == kWarp) return warp_sum(value);
   for (int mask = 1; mask < width; mask *= 2) value += __shfl_xor_sync(kAllLanes, value, mask);
   return value;
+}
+template <class A>
+__device__ __forceinline__ ChannelSums<A> lanes_sum(ChannelSums<A> sums, int width) {
+  const auto add = [&](int mask) {
+    sums.dy += __shfl_xor_sync(kAllLanes, sums.dy, mask);
+    sums.dy_xhat += __shfl_xor_sync(kAllLanes, sums.dy_xhat, mask);
+  };
+  if (width == kWarp) {
+#pragma unroll
+    for (int mask = 1; mask < kWarp; mask *= 2) add(mask);
+  } else {
+    for (int mask = 1; mask < width; mask *= 2) add(mask);
+  }
+  return sums;
 }
 
 // The moments of what the lanes of a set (or a warp of its block) hold, in two passes. The residual
@@ -129,9 +143,9 @@ __device__ __forceinline__ Moments<acc_t<T>> held_moments(const GroupNormSlab& p
   A total = A(0);
   int packs = 0;
   for_each_pack<N>(plan, at, [&](int i) {
-    const Pack<T, N> in = load_pack<N>(held + i);
+    const Raw<T, N> in = load_raw<N>(held + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += static_cast<A>(in[j]);
+    for (int j = 0; j < N; ++j) total += in[j];
     ++packs;
   });
   const A count = lanes_sum(static_cast<A>(packs * N), width);
@@ -140,10 +154,10 @@ __device__ __forceinline__ Moments<acc_t<T>> held_moments(const GroupNormSlab& p
   const A centre = total * share;
   A residual = A(0), square = A(0);
   for_each_pack<N>(plan, at, [&](int i) {
-    const Pack<T, N> in = load_pack<N>(held + i);
+    const Raw<T, N> in = load_raw<N>(held + i);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const A d = static_cast<A>(in[j]) - centre;
+      const A d = in[j] - centre;
       if constexpr (kCorrects) residual += d;
       square += d * d;
     }
@@ -234,15 +248,21 @@ __global__ void __launch_bounds__(512, 2)
     const int end = (row + 1) * at.cols;
 #pragma unroll 4
     for (int i = row * at.cols + at.lane; i < end; i += f.plan.lanes_per_row) {
-      const Pack<T, N> in = load_pack<N>(held + i * N);
+      const Raw<T, N> in = load_raw<N>(held + i * N);
       A out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        out[j] = norm_scaled(static_cast<A>(in[j]), moments.mean, scale, beta);
-      store_pack(y + i * N, round_pack<T, N>(out));
+      for (int j = 0; j < N; ++j) out[j] = norm_scaled(in[j], moments.mean, scale, beta);
+      store_rounded(y + i * N, out);
     }
   }
   if (has_cluster) cluster_wait();
+}
+
+// gamma of this thread's row, 1 where there is none.
+template <class T>
+__device__ __forceinline__ acc_t<T> row_gamma(const SlabBackward<T>& b, const SlabThread& at,
+                                              int row) {
+  return b.gamma != nullptr && row < at.rows ? b.gamma[at.channel + row] : acc_t<T>(1);
 }
 
 template <class A>
@@ -256,35 +276,35 @@ template <class T, int N>
 __device__ __forceinline__ SlabSums<acc_t<T>> held_sums(const SlabBackward<T>& b,
                                                         const SlabThread& at, const T* x,
                                                         const T* dy, acc_t<T> mean,
-                                                        ChannelSums<acc_t<T>>* parts,
-                                                        acc_t<T> rstd) {
+                                                        ChannelSums<acc_t<T>>* parts, acc_t<T> rstd,
+                                                        acc_t<T> first_gamma) {
   using A = acc_t<T>;
   SlabSums<A> sums{};
+  A next_gamma = first_gamma;
   const int width = min(b.plan.lanes_per_row, kWarp);
   for (int first = 0; first < b.plan.rows_per_piece; first += b.plan.slots) {  // all lanes alike
     const int row = first + at.slot;
+    const A gamma = next_gamma;
+    next_gamma = row_gamma(b, at, row + b.plan.slots);
     A dy_sum = A(0), dy_x_sum = A(0);
     if (row < at.rows) {
       const int end = (row + 1) * at.cols;
 #pragma unroll 4
       for (int i = row * at.cols + at.lane; i < end; i += b.plan.lanes_per_row) {
-        const Pack<T, N> x_in = load_pack<N>(x + i * N), dy_in = load_pack<N>(dy + i * N);
+        const Raw<T, N> x_in = load_raw<N>(x + i * N), dy_in = load_raw<N>(dy + i * N);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          const A d = static_cast<A>(dy_in[j]);
+          const A d = dy_in[j];
           dy_sum += d;
-          dy_x_sum += d * (static_cast<A>(x_in[j]) - mean);
+          dy_x_sum += d * (x_in[j] - mean);
         }
       }
-      const A gamma = b.gamma != nullptr ? b.gamma[at.channel + row] : A(1);
       sums.d = {sums.d.dy + gamma * dy_sum, sums.d.dy_xhat + gamma * dy_x_sum};
     }
     if (parts == nullptr) continue;
-    dy_sum = lanes_sum(dy_sum, width);
-    dy_x_sum = lanes_sum(dy_x_sum, width);
-    sums.row = {dy_sum, dy_x_sum};
+    sums.row = lanes_sum(ChannelSums<A>{dy_sum, dy_x_sum}, width);
     if (b.plan.lanes_per_row <= kWarp && at.lane == 0 && row < at.rows)
-      parts[at.channel + row] = {dy_sum, dy_x_sum * rstd};
+      parts[at.channel + row] = {sums.row.dy, sums.row.dy_xhat * rstd};
   }
   return sums;
 }
@@ -292,21 +312,34 @@ __device__ __forceinline__ SlabSums<acc_t<T>> held_sums(const SlabBackward<T>& b
 template <class T, int N>
 __device__ __forceinline__ void write_dx(const SlabBackward<T>& b, const SlabThread& at, const T* x,
                                          const T* dy, acc_t<T> mean, acc_t<T> rstd, acc_t<T> m1,
-                                         acc_t<T> m2) {
+                                         acc_t<T> m2, acc_t<T> first_gamma) {
   using A = acc_t<T>;
   T* dx = b.dx + at.base;
+  A next_gamma = first_gamma;
   for (int row = at.slot; row < at.rows; row += b.plan.slots) {
-    const A scale = rstd * (b.gamma != nullptr ? b.gamma[at.channel + row] : A(1));
+    const A scale = rstd * next_gamma;
+    next_gamma = row_gamma(b, at, row + b.plan.slots);
     const NormGradient<A> gradient{mean, scale, rstd * m1, rstd * m2 * rstd};
-    const int end = (row + 1) * at.cols;
-#pragma unroll 4
-    for (int i = row * at.cols + at.lane; i < end; i += b.plan.lanes_per_row) {
-      const Pack<T, N> x_in = load_pack<N>(x + i * N), dy_in = load_pack<N>(dy + i * N);
-      A out[N];
+    // Packs are read several at a time, before a store that might change them, for all the compiler
+    // knows.
+    constexpr int kBatch = 4;
+    const int end = (row + 1) * at.cols, step = b.plan.lanes_per_row;
+    for (int first = row * at.cols + at.lane; first < end; first += kBatch * step) {
+      Raw<T, N> x_in[kBatch], dy_in[kBatch];
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-        out[j] = gradient(static_cast<A>(x_in[j]), static_cast<A>(dy_in[j]));
-      store_pack(dx + i * N, round_pack<T, N>(out));
+      for (int u = 0; u < kBatch; ++u) {
+        if (first + u * step >= end) continue;
+        x_in[u].load(x + (first + u * step) * N);
+        dy_in[u].load(dy + (first + u * step) * N);
+      }
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        if (first + u * step >= end) continue;
+        A out[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) out[j] = gradient(x_in[u][j], dy_in[u][j]);
+        store_rounded(dx + (first + u * step) * N, out);
+      }
     }
   }
 }
@@ -335,12 +368,13 @@ __global__ void __launch_bounds__(512, 2)
   commit_copies();
   const bool is_set = at.set < plan.sets;
   const A mean = is_set ? b.mean[at.set] : A(0), rstd = is_set ? b.rstd[at.set] : A(0);
+  const A gamma = row_gamma(b, at, at.slot);
   ChannelSums<A>* parts = b.parts;
   if (parts != nullptr) parts += (at.sample * plan.segments + at.segment) * plan.groups * plan.rows;
   wait_copies<0>();
-  const SlabSums<A> sums = held_sums<T, N>(b, at, x, dy, mean, parts, rstd);  // 2 sums
+  const SlabSums<A> sums = held_sums<T, N>(b, at, x, dy, mean, parts, rstd, gamma);  // 2 sums
   const int width = kBlock ? kWarp : plan.lanes_per_set;
-  ChannelSums<A> d = {lanes_sum(sums.d.dy, width), lanes_sum(sums.d.dy_xhat, width)};
+  ChannelSums<A> d = lanes_sum(sums.d, width);
   const bool has_cluster = kBlock && !only_parts && plan.pieces > 1;
   if constexpr (kBlock) {
     const int warp = threadIdx.x / kWarp, warps_per_row = plan.lanes_per_row / kWarp;
@@ -357,7 +391,7 @@ __global__ void __launch_bounds__(512, 2)
   start_next_kernel();
   if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
     const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
-    write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share);
+    write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share, gamma);
   }
   if (has_cluster) cluster_wait();
 }
