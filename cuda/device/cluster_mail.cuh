@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/device/cluster.cuh"
-#include "cuda/device/shared.cuh"
+#include "cuda/device/shared_barrier.cuh"
 
 namespace gradus {
 
@@ -25,11 +25,8 @@ struct ClusterMail {
   __device__ __forceinline__ void open() {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x < 2) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                   :
-                   : "r"(shared_address(&arrived[threadIdx.x]))
-                   : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+      barrier(threadIdx.x).open(1);
+      publish_barriers();
     }
 #endif
     cluster_meet();
@@ -38,27 +35,22 @@ struct ClusterMail {
   // Thread t < cluster sends to block t.
   __device__ __forceinline__ void send(int half, const A (&values)[Count], int cluster) {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                   :
-                   : "r"(shared_address(&arrived[half])),
-                     "r"(cluster * Count * static_cast<int>(sizeof(A)))
-                   : "memory");
-    }
+    if (threadIdx.x == 0)
+      barrier(half).arrive_expecting(cluster * Count * static_cast<int>(sizeof(A)));
     if (threadIdx.x >= static_cast<unsigned>(cluster)) return;
-    const uint32_t barrier = in_cluster(shared_address(&arrived[half]), threadIdx.x);
+    const uint32_t theirs = in_cluster(barrier(half).address, threadIdx.x);
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
       const uint32_t place = in_cluster(shared_address(&of[half][i][cluster_rank()]), threadIdx.x);
       if constexpr (sizeof(A) == 4) {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
                      :
-                     : "r"(place), "r"(__float_as_uint(values[i])), "r"(barrier)
+                     : "r"(place), "r"(__float_as_uint(values[i])), "r"(theirs)
                      : "memory");
       } else {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];"
                      :
-                     : "r"(place), "l"(__double_as_longlong(values[i])), "r"(barrier)
+                     : "r"(place), "l"(__double_as_longlong(values[i])), "r"(theirs)
                      : "memory");
       }
     }
@@ -67,22 +59,14 @@ struct ClusterMail {
 
   __device__ __forceinline__ void wait(int half, int parity) {
 #if __CUDA_ARCH__ >= 900
-    const uint32_t barrier = shared_address(&arrived[half]);
-    uint32_t done = 0;
-    // A block that never writes is a defect of the kernel: better an error than no end.
-    for (int tries = 0; done == 0; ++tries) {
-      if (tries == 1 << 26) __trap();
-      asm volatile(
-          "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-          "selp.u32 %0, 1, 0, p; }"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    }
+    barrier(half).wait(static_cast<uint32_t>(parity));
 #endif
   }
 
  private:
+  __device__ __forceinline__ SharedBarrier barrier(int half) {
+    return {shared_address(&arrived[half])};
+  }
   // The address in block `rank` of what is at `address` in this one.
   static __device__ __forceinline__ uint32_t in_cluster(uint32_t address, unsigned rank) {
     uint32_t there = address;

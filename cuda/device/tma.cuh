@@ -1,49 +1,12 @@
 // Hopper's copy engine: tiles of a tensor, described on the host (cuda/tensor_map.h), copied into
-// shared memory by one thread, and the barriers in shared memory that count what has arrived.
+// shared memory by one thread.
 #pragma once
 
 #include <cuda.h>
 
-#include "cuda/device/shared.cuh"
+#include "cuda/device/shared_barrier.cuh"
 
 namespace gradus {
-
-// A barrier of 8 bytes at a shared address. A phase ends when `arrivals` threads have arrived and
-// all bytes that they announced are there; its parity alternates from 0.
-struct SharedBarrier {
-  uint32_t address;
-
-  __device__ __forceinline__ void open(int arrivals) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(address), "r"(arrivals));
-  }
-  __device__ __forceinline__ void arrive() const {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(address) : "memory");
-  }
-  __device__ __forceinline__ void arrive_expecting(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :
-                 : "r"(address), "r"(bytes)
-                 : "memory");
-  }
-  __device__ __forceinline__ void wait(uint32_t parity) const {
-    uint32_t done = 0;
-    // A phase that never ends is a defect of the kernel: better an error than no end.
-    for (int tries = 0; done == 0; ++tries) {
-      if (tries == 1 << 26) __trap();
-      asm volatile(
-          "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-          "selp.u32 %0, 1, 0, p; }"
-          : "=r"(done)
-          : "r"(address), "r"(parity)
-          : "memory");
-    }
-  }
-};
-
-// Makes freshly opened barriers known to the copy engine; a block-wide barrier must follow.
-__device__ __forceinline__ void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 // Orders this thread's earlier reads and writes of shared memory before later ones by the copy
 // engine or the tensor cores.
