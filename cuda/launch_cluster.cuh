@@ -1,4 +1,5 @@
-// Launches a kernel that overlaps the one before it, whatever that is, in clusters where wanted.
+// Launches a kernel in clusters where wanted, and so that it overlaps the one before it, whatever
+// that is.
 #pragma once
 
 #include "cuda/launch_kernel.cuh"

@@ -26,31 +26,6 @@ void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params..
   kernel<<<shape.grid, shape.threads, shape.shared_bytes, cuda.stream()>>>(args...);
 }
 
-// Launches a kernel that holds its sets in shared memory, as clusters of `cluster` blocks; more
-// than one only on devices that have clusters (from 9.0).
-template <class... Params, class... Args>
-void launch_clusters(Cuda& cuda, const LaunchShape& shape, int cluster, void (*kernel)(Params...),
-                     const Args&... args) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shape.shared_bytes)),
-             "cudaFuncSetAttribute");
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "cudaFuncSetAttribute");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = cuda.stream();
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
-             "cudaLaunchKernelEx");
-}
-
 // The same as launch_kernel for a kernel that follows another one of the same op: on devices that
 // can (from 9.0), its blocks may start while that one ends. It must call wait_for_previous_kernel()
 // before it reads what the other one writes and before it writes anything.

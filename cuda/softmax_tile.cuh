@@ -7,7 +7,7 @@
 #include "cuda/device/shared.cuh"
 #include "cuda/device/strided_plan.h"
 #include "cuda/device/vector.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 #include "cuda/softmax_plan.h"
 #include "cuda/softmax_values.cuh"
 
@@ -52,30 +52,17 @@ struct SoftmaxTile {
   }
 };
 
-// Shared memory of a block for so many reductions.
+// The launch of a kernel with so many reductions.
 template <class A>
-size_t softmax_shared_bytes(const SoftmaxTile& tile, const SoftmaxPlan& plan, int reductions) {
+ClusterShape softmax_shape(const SoftmaxTile& tile, const SoftmaxPlan& plan, int reductions,
+                           std::string_view op) {
   const int sets = plan.columns ? plan.width : 1;
-  return static_cast<size_t>(reductions * tile.slots(plan.columns) * sets) * sizeof(A);
-}
-
-// Launches a kernel over whole sets, in clusters of so many blocks.
-template <class... Params, class... Args>
-void launch_sets(Cuda& cuda, const LaunchShape& shape, int cluster, void (*kernel)(Params...),
-                 const Args&... args) {
-  if (cluster == 1) return launch_kernel(cuda, shape, kernel, args...);
-  cudaLaunchAttribute size{};
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = cuda.stream();
-  config.attrs = &size;
-  config.numAttrs = 1;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
-             "cudaLaunchKernelEx");
+  return {
+      .grid = exact_blocks(plan.blocks, op),
+      .threads = plan.threads,
+      .shared_bytes = static_cast<size_t>(reductions * tile.slots(plan.columns) * sets) * sizeof(A),
+      .cluster = tile.cluster,
+      .overlaps = false};
 }
 
 // The place of a thread: its set (for columns the first of N), and its items, of which number i
