@@ -118,6 +118,8 @@ std::vector<Set> large_sets() {
       {"dim1_small", {128, 64, 32, 32}, {1}},
       {"dim023_small", {128, 64, 32, 32}, {0, 2, 3}},
       {"dim1_large_channels_last", {256, 128, 56, 56}, {1}, false, true},
+      {"dim02_large", {256, 128, 56, 56}, {0, 2}},
+      {"dim13_large", {256, 128, 56, 56}, {1, 3}},
   };
 }
 

@@ -89,6 +89,8 @@ void add_benchmarks(std::vector<OpCase>& cases) {
   add({.name = "rows_of_64", .shape = {2097152, 64}}, false);
   add({.name = "rows_of_32000", .shape = {4096, 32000}}, false);
   add({.name = "rows_of_131072", .shape = {1024, 131072}}, false);
+  add({.name = "columns_of_65536", .shape = {65536, 1024}, .axis = 0}, false);
+  add({.name = "columns_of_1048576", .shape = {1048576, 64}, .axis = 0}, false);
 }
 
 }  // namespace
