@@ -157,11 +157,6 @@ __global__ void __launch_bounds__(kPairThreads)
 bool is_pairs(const AvgWindows& windows) { return tile_of(windows) == Pair(2); }
 
 template <class T>
-Average<T> average_of(const AvgWindows& windows) {
-  return Average<T>(windows.divisor != 0 ? windows.divisor : 4);
-}
-
-template <class T>
 bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image& y,
              MemoryFormat format) {
   Pairs g = make_pairs(x, y);
@@ -239,25 +234,16 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Imag
 
 bool avg_pool2d_pairs_forward(Cuda& cuda, const AvgPool2dForward& args) {
   if (!is_pairs(args.windows)) return false;
-  const MemoryFormat format = format_of(args.x, args.name);
-  bool launched = false;
-  visit(Floating{}, args.x.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launched = forward<T>(cuda, args.windows, Image(args.x, format), Image(args.y, format), format);
+  return launch_images(args.x, args.y, args.name, [&](auto type, const auto&... of) {
+    return forward<typename decltype(type)::type>(cuda, args.windows, of...);
   });
-  return launched;
 }
 
 bool avg_pool2d_pairs_backward(Cuda& cuda, const AvgPool2dBackward& args) {
-  const MemoryFormat format = format_of(args.dx, args.name);
   if (!is_pairs(args.windows)) return false;
-  bool launched = false;
-  visit(Floating{}, args.dx.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launched =
-        backward<T>(cuda, args.windows, Image(args.dx, format), Image(args.dy, format), format);
+  return launch_images(args.dx, args.dy, args.name, [&](auto type, const auto&... of) {
+    return backward<typename decltype(type)::type>(cuda, args.windows, of...);
   });
-  return launched;
 }
 
 }  // namespace gradus

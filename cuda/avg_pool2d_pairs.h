@@ -5,6 +5,7 @@
 #include "core/dtype.h"
 #include "core/ops/avg_pool2d.h"
 #include "cuda/context.h"
+#include "cuda/image.h"
 
 namespace gradus {
 
@@ -36,6 +37,23 @@ struct Average {
     }
   }
 };
+
+// Of windows that tile the input.
+template <class T>
+Average<T> average_of(const AvgWindows& windows) {
+  const Pair size = tile_of(windows);
+  return Average<T>(windows.divisor != 0 ? windows.divisor : size[0] * size[1]);
+}
+
+// launch(type, x, y, format) for images of the dtype and the format of x; whether it launched.
+template <class F>
+bool launch_images(const AnyView& x, const AnyView& y, std::string_view op, F&& launch) {
+  const MemoryFormat format = format_of(x, op);
+  bool launched = false;
+  visit(Floating{}, x.dtype,
+        [&](auto type) { launched = launch(type, Image(x, format), Image(y, format), format); });
+  return launched;
+}
 
 // Each launches, or returns false where it does not take the windows, the format or the alignment.
 bool avg_pool2d_pairs_forward(Cuda& cuda, const AvgPool2dForward& args);

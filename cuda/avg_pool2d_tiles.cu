@@ -137,19 +137,15 @@ Tiles make_tiles(const Image& x, const Image& y, const Pair& kernel) {
 }
 
 template <class T>
-Average<T> average_of(const AvgWindows& windows, const Pair& kernel) {
-  return Average<T>(windows.divisor != 0 ? windows.divisor : kernel[0] * kernel[1]);
-}
-
-template <class T>
 bool is_aligned(const Image& image, int64_t count) {
   return reinterpret_cast<uintptr_t>(image.data) % (static_cast<size_t>(count) * sizeof(T)) == 0;
 }
 
 template <class T>
 bool forward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Image& x,
-             const Image& y) {
+             const Image& y, MemoryFormat format) {
   constexpr int N = kFullPack<T>;
+  if (format == MemoryFormat::channels_last) return false;
   const auto lanes = static_cast<uint64_t>(kernel[1] / N);
   if (x.w % N != 0 || kernel[1] % N != 0 || lanes > 32 || !std::has_single_bit(lanes) ||
       !is_aligned<T>(x, N)) {
@@ -161,8 +157,8 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const Im
   visit_index_type(x, [&](auto type) {
     avg_pool2d_forward_tiles<N, typename decltype(type)::type>
         <<<pair_blocks(g.units, 1), kPairThreads, 0, cuda.stream()>>>(
-            g, static_cast<const T*>(x.data), average_of<T>(windows, kernel),
-            std::countr_zero(lanes), static_cast<T*>(y.data));
+            g, static_cast<const T*>(x.data), average_of<T>(windows), std::countr_zero(lanes),
+            static_cast<T*>(y.data));
   });
   return true;
 }
@@ -185,8 +181,7 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const I
                         : whole ? avg_pool2d_backward_tiles<N, true, I, T>
                                 : avg_pool2d_backward_tiles<N, false, I, T>;
     chosen<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
-        g, static_cast<const T*>(dy.data), average_of<T>(windows, kernel),
-        static_cast<T*>(dx.data));
+        g, static_cast<const T*>(dy.data), average_of<T>(windows), static_cast<T*>(dx.data));
   });
   return true;
 }
@@ -195,26 +190,18 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Pair& kernel, const I
 
 bool avg_pool2d_tiles_forward(Cuda& cuda, const AvgPool2dForward& args) {
   const Pair kernel = tile_of(args.windows);
-  const MemoryFormat format = format_of(args.x, args.name);
-  if (kernel[0] == 0 || format == MemoryFormat::channels_last) return false;
-  bool launched = false;
-  visit(Floating{}, args.x.dtype, [&](auto type) {
-    launched = forward<typename decltype(type)::type>(cuda, args.windows, kernel,
-                                                      Image(args.x, format), Image(args.y, format));
+  if (kernel[0] == 0) return false;
+  return launch_images(args.x, args.y, args.name, [&](auto type, const auto&... of) {
+    return forward<typename decltype(type)::type>(cuda, args.windows, kernel, of...);
   });
-  return launched;
 }
 
 bool avg_pool2d_tiles_backward(Cuda& cuda, const AvgPool2dBackward& args) {
   const Pair kernel = tile_of(args.windows);
   if (kernel[0] == 0) return false;
-  const MemoryFormat format = format_of(args.dx, args.name);
-  bool launched = false;
-  visit(Floating{}, args.dx.dtype, [&](auto type) {
-    launched = backward<typename decltype(type)::type>(
-        cuda, args.windows, kernel, Image(args.dx, format), Image(args.dy, format), format);
+  return launch_images(args.dx, args.dy, args.name, [&](auto type, const auto&... of) {
+    return backward<typename decltype(type)::type>(cuda, args.windows, kernel, of...);
   });
-  return launched;
 }
 
 }  // namespace gradus
