@@ -68,6 +68,16 @@ __device__ __forceinline__ void write_slots(const RowNormBackward<T>& f, const R
   }
 }
 
+// xhat and dy of a pack of a row that is in shared memory.
+template <int N, class Stages, class A>
+__device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages, int stage, int k,
+                                           A mean, A rstd) {
+  load_values<N>(xhat, stages.place(stage, k, 0));
+  load_values<N>(dy, stages.place(stage, k, 1));
+#pragma unroll
+  for (int j = 0; j < N; ++j) xhat[j] = norm_xhat(xhat[j], mean, rstd);
+}
+
 // math   d = dy·gamma, m1 = Σ d / m, m2 = Σ d·xhat / m, dx = rstd·(d - m1 - xhat·m2);
 //        dgamma += dy·xhat, dbeta += dy over the run's rows
 // grid   runs of rows, as many as a function of the shape says, `slots` at a time; a thread owns
@@ -119,11 +129,9 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 1 m1, m2, dgamma, dbeta
       if (lane + k * lanes >= valid) continue;
-      load_values<N>(xhat + k * N, stages.place(stage, k, 0));
-      load_values<N>(d + k * N, stages.place(stage, k, 1));
+      load_terms<N>(xhat + k * N, d + k * N, stages, stage, k, mean, rstd);
 #pragma unroll
       for (int i = k * N; i < (k + 1) * N; ++i) {
-        xhat[i] = norm_xhat(xhat[i], mean, rstd);
         dgamma[i] += d[i] * xhat[i];
         dbeta[i] += d[i];
         d[i] *= gamma[i];
@@ -159,13 +167,11 @@ __device__ __forceinline__ void write_row(T* dx, const Stages& stages, int stage
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (lane + k * lanes >= packs) continue;
-    A x[N], d[N];
-    load_values<N>(x, stages.place(stage, k, 0));
-    load_values<N>(d, stages.place(stage, k, 1));
+    A xhat[N], d[N], out[N];
+    load_terms<N>(xhat, d, stages, stage, k, mean, rstd);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      x[j] = norm_dx(d[j] * gamma[k * N + j], norm_xhat(x[j], mean, rstd), rstd, m1, m2);
-    store_rounded(dx + (lane + k * lanes) * N, x);
+    for (int j = 0; j < N; ++j) out[j] = norm_dx(d[j] * gamma[k * N + j], xhat[j], rstd, m1, m2);
+    store_rounded(dx + (lane + k * lanes) * N, out);
   }
 }
 
@@ -223,17 +229,15 @@ __global__ void __launch_bounds__(detail::kRowNormBlockThreads, 1)
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (lane + k * lanes >= packs) continue;
-      A x[N], d[N];
-      load_values<N>(x, stages.place(stage, k, 0));
-      load_values<N>(d, stages.place(stage, k, 1));
+      A xhat[N], d[N];
+      load_terms<N>(xhat, d, stages, stage, k, row_mean, row_rstd);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const A xhat = norm_xhat(x[j], row_mean, row_rstd);
-        dgamma[k * N + j] += d[j] * xhat;
+        dgamma[k * N + j] += d[j] * xhat[j];
         dbeta[k * N + j] += d[j];
         d[j] *= gamma[k * N + j];
         own[0] += d[j];
-        own[1] += d[j] * xhat;
+        own[1] += d[j] * xhat[j];
       }
     }
     if (f.dx != nullptr) {
