@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
     row_norm_forward_rows_in_cluster(const RowNormForward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
   constexpr int kThreads = detail::kRowNormThreads, kWarps = kThreads / kWarp;
-  __shared__ detail::SharedSlots<Moments<A>> of_warp, of_block;  // [row, warp]; [row]
+  __shared__ detail::SharedSlots<Moments<A>> of_warp;  // [row, warp]
+  __shared__ ClusterMail<A, 3> mail[kRows];            // the moments of each block
   __shared__ A mean_of[kRows], rstd_of[kRows];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int rank = static_cast<int>(blockIdx.x) & (plan.cluster - 1);
@@ -176,6 +177,11 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
   const T* const x = f.x + first_row * f.m + begin * N;
   T* const held = reinterpret_cast<T*>(dynamic_shared());
   const auto place = [&](int row, int i) { return held + (row * plan.packs + i) * N; };
+  if (plan.cluster > 1) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) mail[r].prepare();
+    cluster_meet();
+  }
   wait_for_previous_kernel();
   start_next_kernel();
 #pragma unroll
@@ -204,15 +210,17 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
   load_next(thread);
   __syncthreads();
   if (warp < rows) {
-    const Moments<A> moments =
+    Moments<A> moments =
         warp_reduce<kWarps>(of_warp.get()[warp * kWarps + lane % kWarps], MergeMoments{});
-    if (lane == 0) of_block.get()[warp] = moments;
-  }
-  if (plan.cluster > 1) cluster_sync();
-  if (warp < rows) {
-    Moments<A> moments{};
-    if (lane < plan.cluster) moments = in_block(of_block.get(), lane)[warp];
-    moments = warp_reduce<kMaxCluster>(moments, MergeMoments{});
+    if (plan.cluster > 1) {
+      const A own[3] = {moments.count, moments.mean, moments.m2};
+      mail[warp].send(0, own, plan.cluster, lane);
+      mail[warp].wait(0, 0);
+      const auto& of = mail[warp].of[0];
+      moments = {};
+      if (lane < plan.cluster) moments = {of[0][lane], of[1][lane], of[2][lane]};
+      moments = warp_reduce<kMaxCluster>(moments, MergeMoments{});
+    }
     if (lane == 0) {
       const A var = moments.m2 / moments.count, rstd = A(1) / sqrt(var + f.eps);
       mean_of[warp] = kMean ? moments.mean : A(0);
@@ -223,7 +231,6 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
       }
     }
   }
-  if (plan.cluster > 1) cluster_arrive();  // a block must not end while it may be read
   __syncthreads();
 #pragma unroll 2
   for (int i = thread; i < count; i += kThreads) {  // 3 write
@@ -241,7 +248,6 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
       write_y<N, kMean>(f, first_row + r, (begin + i) * N, in, mean_of[r], rstd_of[r], gamma, beta);
     }
   }
-  if (plan.cluster > 1) cluster_wait();
 }
 
 // math   y = (x - mean)·rstd·gamma + beta, with the statistics of merge_moments

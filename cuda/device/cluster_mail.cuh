@@ -23,25 +23,32 @@ struct ClusterMail {
   alignas(8) unsigned long long arrived[2];  // of the boxes: bytes still under way
 
   __device__ __forceinline__ void open() {
+    prepare();
+    cluster_meet();
+  }
+  // The first half of it: several mails are opened at once.
+  __device__ __forceinline__ void prepare() {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x < 2) {
       barrier(threadIdx.x).open(1);
       publish_barriers();
     }
 #endif
-    cluster_meet();
   }
 
-  // Thread t < cluster sends to block t.
+  // Thread t < cluster sends to block t; `t`: of the sending threads, the thread or its lane.
   __device__ __forceinline__ void send(int half, const A (&values)[Count], int cluster) {
+    send(half, values, cluster, static_cast<int>(threadIdx.x));
+  }
+  __device__ __forceinline__ void send(int half, const A (&values)[Count], int cluster, int t) {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0)
-      barrier(half).arrive_expecting(cluster * Count * static_cast<int>(sizeof(A)));
-    if (threadIdx.x >= static_cast<unsigned>(cluster)) return;
-    const uint32_t theirs = in_cluster(barrier(half).address, threadIdx.x);
+    if (t == 0) barrier(half).arrive_expecting(cluster * Count * static_cast<int>(sizeof(A)));
+    if (t >= cluster) return;
+    const uint32_t theirs = in_cluster(barrier(half).address, static_cast<unsigned>(t));
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      const uint32_t place = in_cluster(shared_address(&of[half][i][cluster_rank()]), threadIdx.x);
+      const uint32_t place =
+          in_cluster(shared_address(&of[half][i][cluster_rank()]), static_cast<unsigned>(t));
       if constexpr (sizeof(A) == 4) {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
                      :
