@@ -117,6 +117,57 @@ __global__ void __launch_bounds__(256) conv2d_first_forward(const __grid_constan
   }
 }
 
+// Multiplies 16 pixels, whose windows begin at rows[0] (pixel g) and rows[1] (pixel g + 8).
+template <class T, int N, int Steps>
+__device__ __forceinline__ void multiply_first_pixels(
+    float (&c)[N][4], const T* const (&rows)[2],
+    const int (&offsets)[Steps][2][4 / static_cast<int>(sizeof(T))],
+    const uint32_t (&b)[Steps][N][2]) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step) {
+    uint32_t a[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const auto value = [&](int i) {
+        const int offset = offsets[step][e / 2][i];
+        return offset >= 0 ? rows[e % 2][offset] : T(0.0f);
+      };
+      if constexpr (sizeof(T) == 4) {
+        a[e] = round_to_tf32(__float_as_uint(value(0)));
+      } else {
+        a[e] = value(0).bits | static_cast<uint32_t>(value(1).bits) << 16;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) MmaStep<T>::run(c[j], a, b[step][j][0], b[step][j][1]);
+  }
+}
+
+// Adds the bias to 16 pixels from `first` on and writes those before `valid`.
+template <class T, int N>
+__device__ __forceinline__ void store_first_pixels(const FirstConv& p, const float (&c)[N][4],
+                                                   T* out, const float* bias, int g, int t, int k0,
+                                                   int first, int valid) {
+  constexpr int kV = kFullPack<T>;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int m = first + half * 8 + g;
+    if (m >= valid) continue;
+#pragma unroll
+    for (int pack = 0; pack < N / (kV / 2); ++pack) {
+      const int k = k0 + pack * 4 * kV + t * kV;
+      if (k >= p.k) continue;
+      float sums[kV];
+#pragma unroll
+      for (int e = 0; e < kV; ++e) {
+        sums[e] = c[pack * (kV / 2) + e / 2][half * 2 + e % 2];
+        if (bias != nullptr) sums[e] += bias[k + e];
+      }
+      store_pack(out + static_cast<int64_t>(m) * p.k + k, narrow_pack<T>(sums));
+    }
+  }
+}
+
 // math    y[m][k] = bias[k] + Σ_{r,s,c} x[m ⊕ (r, s)][c] · weights[k][c, r, s]
 // grid    x: blocks walk through tiles of whole rows; y: tiles of N * 8 channels k
 // passes  one
@@ -192,41 +243,8 @@ __global__ void __launch_bounds__(256) conv2d_first_tensor(const __grid_constant
         rows[half] = x + table[min(first + half * 8 + g, valid - 1)];
       }
       float c[N][4] = {};
-#pragma unroll
-      for (int step = 0; step < Steps; ++step) {
-        uint32_t a[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const auto value = [&](int i) {
-            const int offset = offsets[step][e / 2][i];
-            return offset >= 0 ? rows[e % 2][offset] : T(0.0f);
-          };
-          if constexpr (sizeof(T) == 4) {
-            a[e] = round_to_tf32(__float_as_uint(value(0)));
-          } else {
-            a[e] = value(0).bits | static_cast<uint32_t>(value(1).bits) << 16;
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < N; ++j) MmaStep<T>::run(c[j], a, b[step][j][0], b[step][j][1]);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int m = first + half * 8 + g;
-        if (m >= valid) continue;
-#pragma unroll
-        for (int pack = 0; pack < N / (kV / 2); ++pack) {
-          const int k = k0 + pack * 4 * kV + t * kV;
-          if (k >= p.k) continue;
-          float sums[kV];
-#pragma unroll
-          for (int e = 0; e < kV; ++e) {
-            sums[e] = c[pack * (kV / 2) + e / 2][half * 2 + e % 2];
-            if (bias != nullptr) sums[e] += bias[k + e];
-          }
-          store_pack(out + static_cast<int64_t>(m) * p.k + k, narrow_pack<T>(sums));
-        }
-      }
+      multiply_first_pixels<T, N, Steps>(c, rows, offsets, b);
+      store_first_pixels<T, N>(p, c, out, bias, g, t, k0, first, valid);
     }
   }
 }
