@@ -1,5 +1,5 @@
-// conv2d's first layers on CUDA: launches of conv2d_first.cuh.
-#include "cuda/conv2d_first.cuh"
+// conv2d's first layers on CUDA: launches of conv2d_first.cuh and conv2d_first_wgrad.cuh.
+#include "cuda/conv2d_first_wgrad.cuh"
 
 #include "cuda/conv2d_call.h"
 #include "cuda/launch_kernel.cuh"
