@@ -7,81 +7,90 @@
 namespace gradus {
 namespace {
 
-constexpr int kThreads = ConvDirectPlan::kThreads;
 using DepthwiseTypes = TypeList<float, Half, BFloat16>;
 
-FastDivisor divisor(int64_t value) { return FastDivisor(static_cast<uint32_t>(value)); }
+DepthwiseShape depthwise_shape(const Image& in, const Image& out, const ConvDepthwisePlan& plan) {
+  const auto divisor = [](int64_t value) { return FastDivisor(static_cast<uint32_t>(value)); };
+  DepthwiseShape p;
+  p.channels = static_cast<int>(in.channels);
+  p.in_h = in.h, p.in_w = in.w;
+  p.out_h = out.h, p.out_w = out.w;
+  p.columns = plan.strips * kDepthwiseStrip;
+  p.height = divisor(out.h);
+  p.column_tiles = divisor(plan.column_tiles), p.channel_tiles = divisor(plan.channel_tiles);
+  p.rows = out.n * out.h;
+  p.rows_per_block = plan.rows.size;
+  return p;
+}
 
-template <class T, int Stride>
-void gather(Cuda& cuda, Depthwise p, int64_t images) {
-  constexpr int kStrip = 4;
-  const int64_t packs = p.channels / kFullPack<T>, strips = ceil_div(p.out_w, kStrip);
-  const int64_t row_groups = ceil_div(p.out_h, p.rows);
-  p.packs = divisor(packs), p.strips = divisor(strips), p.row_groups = divisor(row_groups);
-  p.items = packs * strips * row_groups * images;
-  const size_t shared = sizeof(acc_t<T>) * 9 * static_cast<size_t>(p.channels);
-  launch_kernel(cuda, {dim3(exact_blocks(ceil_div(p.items, kThreads), "conv2d")), kThreads, shared},
-                conv2d_depthwise<T, 3, 3, Stride, kStrip>, p);
+// Bytes of the ring.
+template <int Stride>
+size_t ring_bytes(int columns) {
+  return static_cast<size_t>(kDepthwiseSlots<Stride>) * ((columns - 1) * Stride + 3) *
+         kDepthwisePixel;
+}
+
+template <class Params, class... Args>
+void launch(Cuda& cuda, const ConvDepthwisePlan& plan, size_t shared, void (*kernel)(Params),
+            const Args&... args) {
+  launch_kernel(
+      cuda, {dim3(exact_blocks(plan.blocks(), "conv2d")), plan.strips * kDepthwiseLanes, shared},
+      kernel, args...);
 }
 
 template <class T, int Stride>
-void wgrad(Cuda& cuda, DepthwiseWgrad p, int64_t images, const Image& x, const AnyView& dw) {
-  constexpr int kStrip = 4;
-  const int64_t packs = p.channels / kFullPack<T>, strips = ceil_div(p.out_w, kStrip);
-  p.lanes = static_cast<int>(std::min<int64_t>(packs, 32));
-  p.strips = divisor(strips), p.rows = divisor(p.out_h);
-  p.items = strips * p.out_h * images;
-  const int64_t tiles = ceil_div(packs, p.lanes);
-  const Chunks slices = plan_conv_depthwise_wgrad(dtype_of<T>, p.items, tiles);
-  p.items_per_slice = slices.size;
-  p.partials =
-      cuda.workspace(static_cast<size_t>(slices.count * p.channels * 9) * sizeof(acc_t<T>));
-  if (slices.count > 0) {
-    const dim3 grid(exact_blocks(slices.count, "conv2d"), static_cast<unsigned>(tiles));
-    launch_kernel(cuda, {grid, kThreads}, conv2d_depthwise_wgrad<T, 3, 3, Stride, kStrip>, p);
-  }
-  sum_slices(cuda, dw.dtype, {p.partials, dw.data, slices.count, x.channels, 1, 1, 9});
+void gather(Cuda& cuda, const ConvDepthwisePlan& plan, const Depthwise& p) {
+  launch(cuda, plan, kDepthwiseFilterBytes + ring_bytes<Stride>(p.shape.columns),
+         conv2d_depthwise<T, Stride>, p);
+}
+
+template <class T, int Stride>
+void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
+  const size_t dy = static_cast<size_t>(kDepthwiseAhead<Stride> + 1) * p.shape.columns;
+  const size_t sums = size_t{9} * plan.strips * kDepthwiseLanes * kDepthwisePack<T>;
+  launch(cuda, plan,
+         std::max(ring_bytes<Stride>(p.shape.columns) + dy * kDepthwisePixel, sums * sizeof(float)),
+         conv2d_depthwise_wgrad<T, Stride>, p);
 }
 
 }  // namespace
 
 void gather_depthwise(Cuda& cuda, const GatherCall& call) {
-  Depthwise p;
-  p.in = call.in.data;
-  p.weights = call.w.data;
-  p.bias = call.bias.data;
-  p.out = call.out.data;
-  p.channels = call.groups;
-  p.in_h = call.in.h, p.in_w = call.in.w;
-  p.out_h = call.out.h, p.out_w = call.out.w;
-  p.flipped = call.backward;
+  const ConvDepthwisePlan plan = plan_conv_depthwise(call.problem());
+  Depthwise p{depthwise_shape(call.in, call.out, plan),
+              call.in.data,
+              call.w.data,
+              call.bias.data,
+              call.out.data,
+              call.backward};
   const auto pad = [&](size_t i) {
     const int padding = static_cast<int>(call.window.padding[i]);
     return call.backward ? 2 - padding : padding;
   };
-  p.pad_h = pad(0), p.pad_w = pad(1);
-  p.rows = plan_conv_depthwise_rows(call.dtype);
+  p.shape.pad_h = pad(0), p.shape.pad_w = pad(1);
   visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    call.window.stride[0] == 1 || call.backward ? gather<T, 1>(cuda, p, call.out.n)
-                                                : gather<T, 2>(cuda, p, call.out.n);
+    call.window.stride[0] == 1 || call.backward ? gather<T, 1>(cuda, plan, p)
+                                                : gather<T, 2>(cuda, plan, p);
   });
 }
 
 void wgrad_depthwise(Cuda& cuda, const WgradCall& call) {
-  DepthwiseWgrad p;
-  p.x = call.x.data;
-  p.dy = call.dy.data;
-  p.channels = call.groups;
-  p.in_h = call.x.h, p.in_w = call.x.w;
-  p.out_h = call.dy.h, p.out_w = call.dy.w;
-  p.pad_h = static_cast<int>(call.window.padding[0]);
-  p.pad_w = static_cast<int>(call.window.padding[1]);
-  visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    call.window.stride[0] == 1 ? wgrad<T, 1>(cuda, p, call.x.n, call.x, call.dw)
-                               : wgrad<T, 2>(cuda, p, call.x.n, call.x, call.dw);
-  });
+  const ConvDepthwisePlan plan = plan_conv_depthwise(call.problem());
+  DepthwiseWgrad p{depthwise_shape(call.x, call.dy, plan), call.x.data, call.dy.data};
+  p.shape.pad_h = static_cast<int>(call.window.padding[0]);
+  p.shape.pad_w = static_cast<int>(call.window.padding[1]);
+  const int64_t slices = plan.rows.count * plan.column_tiles;
+  p.partials = cuda.workspace(static_cast<size_t>(slices * 9 * call.groups) * sizeof(float));
+  if (slices > 0) {
+    visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      call.window.stride[0] == 1 ? wgrad<T, 1>(cuda, plan, p) : wgrad<T, 2>(cuda, plan, p);
+    });
+  }
+  // All channels are one row of the sums, tap by tap.
+  sum_slices(cuda, call.dw.dtype,
+             {p.partials, call.dw.data, slices, 1, call.groups, call.groups, 9});
 }
 
 }  // namespace gradus

@@ -68,12 +68,30 @@ inline bool conv_is_depthwise(const ConvProblem& problem) {
          window.stride[0] == window.stride[1] && window.stride[0] <= most;
 }
 
-// Rows of a thread of the depthwise kernels, and slices of their weight gradient.
-inline int plan_conv_depthwise_rows(DType dtype) { return is_half(dtype) ? 8 : 2; }
-// 16-bit vectors are twice as many channels, whose sums leave room for one block only.
-inline Chunks plan_conv_depthwise_wgrad(DType dtype, int64_t strips, int64_t channel_tiles) {
-  const int64_t blocks = is_half(dtype) ? kHaloProcessors : 2 * kHaloProcessors;
-  return plan_chunks(strips, 64, std::max<int64_t>(1, blocks / channel_tiles));
+// What the blocks of the depthwise kernels have: `strips` of 4 columns of outputs, 128 bytes of
+// channels, and a run of rows of all images.
+struct ConvDepthwisePlan {
+  int strips = 1;
+  int64_t column_tiles = 1, channel_tiles = 1;
+  Chunks rows;
+  int64_t blocks() const { return rows.count * column_tiles * channel_tiles; }
+};
+inline ConvDepthwisePlan plan_conv_depthwise(const ConvProblem& problem) {
+  const bool backward = problem.kind == ConvProblem::Kind::input;
+  const bool weight = problem.kind == ConvProblem::Kind::weight;
+  ConvDepthwisePlan plan;
+  const int64_t strips = ceil_div(backward ? problem.w : problem.q, 4);
+  plan.column_tiles = ceil_div(strips, 8);
+  plan.strips = static_cast<int>(ceil_div(strips, plan.column_tiles));
+  plan.channel_tiles = ceil_div(problem.groups * size_of(problem.dtype), 128);
+  // As many blocks as run at a time: some 32 or 40 strips on each multiprocessor, and 24 where a
+  // stride makes the rows of the input twice as long.
+  const int64_t strips_at_once = problem.window.stride[0] == 2 ? 24 : (weight ? 32 : 40);
+  const int64_t blocks = kHaloProcessors * std::min<int64_t>(24, strips_at_once / plan.strips);
+  const int64_t rows = problem.n * (backward ? problem.h : problem.p);
+  plan.rows = plan_chunks(rows, weight ? 8 : 4,
+                          std::max<int64_t>(1, blocks / (plan.column_tiles * plan.channel_tiles)));
+  return plan;
 }
 
 // How a convolution is computed.

@@ -283,6 +283,37 @@ TEST(ConvPlan, FirstTilesFitSharedMemory) {
   EXPECT_GT(elsewhere, 10);
 }
 
+// The depthwise kernels' blocks cover the outputs once, and as many run at a time.
+TEST(ConvPlan, DepthwiseBlocksCoverTheOutputs) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t n : {1, 3, 256, 300}) {
+      for (const int64_t side : {3, 7, 28, 33, 113}) {
+        for (const int64_t channels : {8, 72, 128, 960}) {
+          for (const Kind kind : kKinds) {
+            SCOPED_TRACE(concat(dtype, " n ", n, " side ", side, " channels ", channels));
+            const ConvProblem problem = problem_of(kind, dtype, n, 1, 1, side, kSame, channels);
+            const ConvDepthwisePlan plan = plan_conv_depthwise(problem);
+            const int64_t rows = n * side;
+            EXPECT_LE(plan.strips, 8);
+            EXPECT_GE(plan.column_tiles * plan.strips * 4, side);
+            EXPECT_LT((plan.column_tiles - 1) * plan.strips * 4, side);
+            EXPECT_GE(plan.channel_tiles * 128, channels * size_of(dtype));
+            EXPECT_GE(plan.rows.count * plan.rows.size, rows);
+            EXPECT_LT((plan.rows.count - 1) * plan.rows.size, rows);
+            const int64_t tiles = plan.column_tiles * plan.channel_tiles;
+            EXPECT_LE(plan.blocks() * plan.strips, std::max(8 * tiles, 40 * kHaloProcessors));
+          }
+        }
+      }
+    }
+  }
+  const auto blocks = [](Kind kind) {
+    return plan_conv_depthwise(problem_of(kind, DType::bf16, 256, 1, 1, 32, kSame, 128)).blocks();
+  };
+  EXPECT_EQ(blocks(Kind::forward), 656);
+  EXPECT_EQ(blocks(Kind::weight), 512);
+}
+
 // Offsets within an image's results are counted in 32 bits: images beyond that go elsewhere.
 TEST(ConvPlan, HaloLeavesHugeImages) {
   EXPECT_TRUE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 1, 32, 32, 2000, kSame)));
