@@ -1,7 +1,6 @@
-// conv2d's first layers on CUDA: launches of conv2d_first.cuh and conv2d_first_wgrad.cuh.
-#include "cuda/conv2d_first_wgrad.cuh"
-
+// conv2d's first layers on CUDA: launches of conv2d_first.cuh.
 #include "cuda/conv2d_call.h"
+#include "cuda/conv2d_first_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -23,8 +22,9 @@ FirstConv first_conv(const Image& x, const Image& y, const Window& window, const
   p.tile = tile;
   p.tile_width = FastDivisor(static_cast<uint32_t>(y.w));
   p.halo_width = FastDivisor(static_cast<uint32_t>(tile.halo_columns));
-  p.row_tiles = number(ceil_div(y.h, tile.rows));
-  p.tiles = p.images * p.row_tiles;
+  const int row_tiles = number(ceil_div(y.h, tile.rows));
+  p.row_tiles = FastDivisor(static_cast<uint32_t>(row_tiles));
+  p.tiles = p.images * row_tiles;
   return p;
 }
 
@@ -38,28 +38,31 @@ void forward(Cuda& cuda, const FirstConv& p) {
                 conv2d_first_forward<T, Channels, kPixels>, p);
 }
 
-template <class T, int Channels, int N, int Steps>
+template <class T, int Channels, int N, int Steps, int Parts>
 void forward_tensor(Cuda& cuda, const FirstConv& p) {
-  const size_t shared = sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
-                        sizeof(T) * Channels * static_cast<size_t>(p.tile.halo_pixels());
-  const dim3 grid(stepping_blocks(p.tiles, 1, kConvBlocks),
-                  static_cast<unsigned>(ceil_div(p.k, N * 8)));
-  launch_kernel(cuda, {grid, 256, shared}, conv2d_first_tensor<T, Channels, N, Steps>, p);
+  constexpr int kColumns = N * 8 * Parts;
+  const size_t shared = sizeof(uint32_t) * kColumns * kFirstPitch<Steps> +
+                        sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
+                        2 * sizeof(T) * Channels * static_cast<size_t>(p.tile.halo_pixels());
+  const int64_t tiles = ceil_div(p.k, kColumns);
+  constexpr int64_t kBlocks = (N * Parts > 4 ? 2 : 3) * kHaloProcessors;
+  const dim3 grid(stepping_blocks(p.tiles, 1, std::max<int64_t>(1, kBlocks / tiles)),
+                  static_cast<unsigned>(tiles));
+  launch_kernel(cuda, {grid, 256, shared}, conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
 }
 
 template <class T, int Channels, int M, int N>
 void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
-  constexpr int kWarps = 8;
   constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
   constexpr int64_t kPitch = first_dy_pitch<T, M>;
   const int64_t pixels = ceil_div(int64_t{p.tile.rows} * p.out_w, kPixels) * kPixels;
-  const int64_t shared = pixels * (2 * kPitch + 4) +
-                         2 * int64_t{sizeof(T)} * Channels * p.tile.halo_rows * p.tile.halo_columns;
+  const int64_t tiles =
+      pixels * (2 * kPitch + 4) + 2 * int64_t{sizeof(T)} * Channels * p.tile.halo_pixels();
+  const int64_t sums = int64_t{8} * M * 16 * kFirstSumsPitch<N> * int64_t{sizeof(float)};
   const dim3 grid(exact_blocks(slices.count, "conv2d"),
                   static_cast<unsigned>(ceil_div(p.k, M * 16)));
-  launch_kernel(cuda,
-                {grid, kWarps * 32, static_cast<size_t>(std::max<int64_t>(shared, M * N * 512))},
-                conv2d_first_wgrad<T, Channels, M, N, kWarps>, p);
+  launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
+                conv2d_first_wgrad<T, Channels, M, N>, p);
 }
 
 // f(type, channels) for the dtypes and channel counts of first layers.
@@ -86,9 +89,11 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
     constexpr int kSteps = kFirstPositions * static_cast<int>(sizeof(T)) / 32;
     if (!tensor) return forward<T, kChannels>(cuda, p);
     if (kChannels == 1 && call.taps() <= kFirstPositions / 2) {
-      return forward_tensor<T, 1, 4, kSteps / 2>(cuda, p);
+      return forward_tensor<T, 1, 4, kSteps / 2, 1>(cuda, p);
     }
-    forward_tensor<T, kChannels, 8, kSteps>(cuda, p);
+    // Twice the registers hold the weights of f32: two warps share them.
+    constexpr int kParts = sizeof(T) == 4 ? 2 : 1;
+    forward_tensor<T, kChannels, 8 / kParts, kSteps, kParts>(cuda, p);
   });
 }
 
@@ -106,7 +111,8 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
       if (kChannels == 1 && positions <= 16) {
         p.k <= 32 ? wgrad<T, 1, 2, 2>(cuda, p, slices) : wgrad<T, 1, 4, 2>(cuda, p, slices);
       } else {
-        wgrad<T, kChannels, 4, 5>(cuda, p, slices);
+        positions <= 32 ? wgrad<T, kChannels, 4, 4>(cuda, p, slices)
+                        : wgrad<T, kChannels, 4, 5>(cuda, p, slices);
       }
     });
   }

@@ -20,15 +20,32 @@ struct FirstConv {
   int taps_h = 1, taps_w = 1;
   HaloTile tile;  // one image, whole rows
   FastDivisor tile_width, halo_width;
-  int row_tiles = 1, tiles = 1, tiles_per_slice = 1;
+  FastDivisor row_tiles;  // of an image
+  int tiles = 1, tiles_per_slice = 1;
+};
+
+// A tile's image, its first row of outputs, and how many of its pixels exist: its first ones.
+struct FirstTile {
+  int64_t n;
+  int i0, valid;
+  __device__ __forceinline__ FirstTile(const FirstConv& p, int tile) {
+    const int image = static_cast<int>(p.row_tiles.quotient(tile));
+    n = image;
+    i0 = (tile - image * static_cast<int>(p.row_tiles.divisor)) * p.tile.rows;
+    valid = min(p.tile.rows, p.out_h - i0) * p.out_w;
+  }
+  // Its first pixel in a tensor like y.
+  __device__ __forceinline__ int64_t pixel(const FirstConv& p) const {
+    return (n * p.out_h + i0) * p.out_w;
+  }
 };
 
 // The tile's input with its halo as [row][column][Channels], zeros outside.
 template <class T, int Channels, class To>
 __device__ __forceinline__ void load_first(const FirstConv& p, To* to, int tile) {
-  const int64_t n = tile / p.row_tiles;
-  const int u0 = tile % p.row_tiles * p.tile.rows * p.scale_h + p.shift_h;
-  const T* from = static_cast<const T*>(p.x) + n * p.x_strides.n;
+  const FirstTile at(p, tile);
+  const int u0 = at.i0 * p.scale_h + p.shift_h;
+  const T* from = static_cast<const T*>(p.x) + at.n * p.x_strides.n;
   for (int e = threadIdx.x; e < p.tile.halo_rows * p.tile.halo_columns; e += blockDim.x) {
     const int row = static_cast<int>(p.halo_width.quotient(e));
     const int u = u0 + row, v = e - row * p.tile.halo_columns + p.shift_w;
@@ -70,10 +87,9 @@ __global__ void __launch_bounds__(256) conv2d_first_forward(const __grid_constan
     __syncthreads();
     load_first<T, Channels>(p, x, tile);
     __syncthreads();
-    const int i0 = tile % p.row_tiles * p.tile.rows;
-    const int pixels = min(p.tile.rows, p.out_h - i0) * p.out_w;
-    T* out = static_cast<T*>(p.out) +
-             (static_cast<int64_t>(tile / p.row_tiles) * p.out_h + i0) * p.out_w * p.k + k0;
+    const FirstTile at_tile(p, tile);
+    const int pixels = at_tile.valid;
+    T* out = static_cast<T*>(p.out) + at_tile.pixel(p) * p.k + k0;
     for (int m0 = row; m0 < pixels && row < rows; m0 += rows * Pixels) {
       const Acc* at[Pixels];
       Acc sums[Pixels][kV];
@@ -113,138 +129,6 @@ __global__ void __launch_bounds__(256) conv2d_first_forward(const __grid_constan
         const int m = m0 + q * rows;
         if (m < pixels) store_pack(out + static_cast<int64_t>(m) * p.k, narrow_pack<T>(sums[q]));
       }
-    }
-  }
-}
-
-// Multiplies 16 pixels, whose windows begin at rows[0] (pixel g) and rows[1] (pixel g + 8).
-template <class T, int N, int Steps>
-__device__ __forceinline__ void multiply_first_pixels(
-    float (&c)[N][4], const T* const (&rows)[2],
-    const int (&offsets)[Steps][2][4 / static_cast<int>(sizeof(T))],
-    const uint32_t (&b)[Steps][N][2]) {
-#pragma unroll
-  for (int step = 0; step < Steps; ++step) {
-    uint32_t a[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const auto value = [&](int i) {
-        const int offset = offsets[step][e / 2][i];
-        return offset >= 0 ? rows[e % 2][offset] : T(0.0f);
-      };
-      if constexpr (sizeof(T) == 4) {
-        a[e] = round_to_tf32(__float_as_uint(value(0)));
-      } else {
-        a[e] = value(0).bits | static_cast<uint32_t>(value(1).bits) << 16;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < N; ++j) MmaStep<T>::run(c[j], a, b[step][j][0], b[step][j][1]);
-  }
-}
-
-// Adds the bias to 16 pixels from `first` on and writes those before `valid`.
-template <class T, int N>
-__device__ __forceinline__ void store_first_pixels(const FirstConv& p, const float (&c)[N][4],
-                                                   T* out, const float* bias, int g, int t, int k0,
-                                                   int first, int valid) {
-  constexpr int kV = kFullPack<T>;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int m = first + half * 8 + g;
-    if (m >= valid) continue;
-#pragma unroll
-    for (int pack = 0; pack < N / (kV / 2); ++pack) {
-      const int k = k0 + pack * 4 * kV + t * kV;
-      if (k >= p.k) continue;
-      float sums[kV];
-#pragma unroll
-      for (int e = 0; e < kV; ++e) {
-        sums[e] = c[pack * (kV / 2) + e / 2][half * 2 + e % 2];
-        if (bias != nullptr) sums[e] += bias[k + e];
-      }
-      store_pack(out + static_cast<int64_t>(m) * p.k + k, narrow_pack<T>(sums));
-    }
-  }
-}
-
-// math    y[m][k] = bias[k] + Σ_{r,s,c} x[m ⊕ (r, s)][c] · weights[k][c, r, s]
-// grid    x: blocks walk through tiles of whole rows; y: tiles of N * 8 channels k
-// passes  one
-// bytes   x once and its halo, y once
-// smem    the tile of x, the tile's table of pixels; the weights are in registers
-// needs   at most Steps * 32 bytes of positions (r, s, c)
-// order   each output is summed by one warp, in the order (r, s, c)
-template <class T, int Channels, int N, int Steps>
-__global__ void __launch_bounds__(256) conv2d_first_tensor(const __grid_constant__ FirstConv p) {
-  constexpr int kV = kFullPack<T>, kPerWord = 4 / static_cast<int>(sizeof(T));
-  const int pixels = p.tile.rows * p.out_w;
-  int* const table = reinterpret_cast<int*>(dynamic_shared());
-  T* const x = reinterpret_cast<T*>(table + pixels);
-  for (int i = threadIdx.x; i < pixels; i += 256) {
-    const int row = static_cast<int>(p.tile_width.quotient(i)), column = i - row * p.out_w;
-    table[i] = (row * p.scale_h * p.tile.halo_columns + column * p.scale_w) * Channels;
-  }
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int positions = p.taps_h * p.taps_w * Channels, k0 = blockIdx.y * N * 8;
-  // Words t of the first and the second 16 bytes of each step: where their positions lie.
-  int offsets[Steps][2][kPerWord];
-  uint32_t b[Steps][N][2];
-#pragma unroll
-  for (int step = 0; step < Steps; ++step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float weights[N][kPerWord];
-#pragma unroll
-      for (int e = 0; e < kPerWord; ++e) {
-        const int position = ((2 * step + half) * 4 + t) * kPerWord + e;
-        const int tap = position / Channels, c = position - tap * Channels;
-        const int r = tap / p.taps_w, s = tap - r * p.taps_w;
-        const bool inside = position < positions;
-        offsets[step][half][e] =
-            inside ? (r * p.step_h * p.tile.halo_columns + s * p.step_w) * Channels + c : -1;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          // Product column j * 8 + g is the channel whose store it joins: see weight_row().
-          const int column = j / (kV / 2) * 4 * kV + g / 2 * kV + j % (kV / 2) * 2 + g % 2;
-          const int k = k0 + column;
-          weights[j][e] =
-              inside && k < p.k
-                  ? static_cast<float>(static_cast<const T*>(
-                        p.weights)[(static_cast<int64_t>(k) * Channels + c) * p.taps_h * p.taps_w +
-                                   tap])
-                  : 0.0f;
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if constexpr (sizeof(T) == 4) {
-          b[step][j][half] = round_to_tf32(__float_as_uint(weights[j][0]));
-        } else {
-          b[step][j][half] = T(weights[j][0]).bits | static_cast<uint32_t>(T(weights[j][1]).bits)
-                                                         << 16;
-        }
-      }
-    }
-  }
-  const float* bias = static_cast<const float*>(p.bias);
-  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    __syncthreads();
-    load_first<T, Channels>(p, x, tile);
-    __syncthreads();
-    const int i0 = tile % p.row_tiles * p.tile.rows;
-    const int valid = min(p.tile.rows, p.out_h - i0) * p.out_w;
-    T* out = static_cast<T*>(p.out) +
-             (static_cast<int64_t>(tile / p.row_tiles) * p.out_h + i0) * p.out_w * p.k;
-    for (int first = warp * 16; first < valid; first += 8 * 16) {
-      const T* rows[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        rows[half] = x + table[min(first + half * 8 + g, valid - 1)];
-      }
-      float c[N][4] = {};
-      multiply_first_pixels<T, N, Steps>(c, rows, offsets, b);
-      store_first_pixels<T, N>(p, c, out, bias, g, t, k0, first, valid);
     }
   }
 }

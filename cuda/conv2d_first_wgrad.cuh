@@ -1,167 +1,183 @@
 // First layers' weight gradient on tensor cores.
 #pragma once
 
-#include "cuda/conv2d_first.cuh"
+#include "cuda/conv2d_first_tensor.cuh"
 
 namespace gradus {
 
-// Bytes between pixels of dy in shared memory, so that a warp's reads lie in different banks.
+// Bytes between pixels of dy in shared memory, so that a warp's reads lie in different banks, and
+// floats between rows of the warps' sums.
 template <class T, int M>
 inline constexpr int first_dy_pitch = M * 16 * static_cast<int>(sizeof(T)) +
                                       (sizeof(T) == 4 ? 32 : 16);
+template <int N>
+inline constexpr int kFirstSumsPitch = N * 8 + 4;
 
-// Adds the products of kPixels pixels from `first` on, of tiles y and x, to a warp's sums.
+// A thread's share of the copies of dy, [pixel][k0 ...], to shared memory: a vector of every so
+// many pixels.
+template <class T, int M>
+struct FirstUpstream {
+  static constexpr int kPerPixel = M * 16 / kFullPack<T>, kStep = 256 / kPerPixel;
+  static constexpr int kPitch = first_dy_pitch<T, M>;
+  const FirstConv& p;
+  int pixel0, k;
+  uint32_t to;
+
+  __device__ __forceinline__ FirstUpstream(const FirstConv& problem, int k0, uint32_t tiles_at)
+      : p(problem),
+        pixel0(threadIdx.x / kPerPixel),
+        k(k0 + threadIdx.x % kPerPixel * kFullPack<T>),
+        to(tiles_at + pixel0 * kPitch + threadIdx.x % kPerPixel * 16) {}
+
+  // Zeros beyond the pixels that exist, up to `padded`.
+  __device__ __forceinline__ void copy(int tile, int offset, int padded) const {
+    const FirstTile at(p, tile);
+    const T* const dy = static_cast<const T*>(p.dy);
+    const T* from = dy + (at.pixel(p) + pixel0) * p.k + k;
+    const int valid = k < p.k ? at.valid : 0;
+    uint32_t place = to + offset;
+#pragma unroll 4
+    for (int pixel = pixel0; pixel < padded; pixel += kStep) {
+      copy_async_streamed(place, pixel < valid ? from : dy, pixel < valid);
+      place += kStep * kPitch, from += static_cast<int64_t>(kStep) * p.k;
+    }
+  }
+};
+
+// A warp's product of M * 16 channels k by N * 8 positions (r, s, c).
 template <class T, int Channels, int M, int N>
-__device__ __forceinline__ void multiply_first(float (&c)[M][N][4], const unsigned char* y,
-                                               const T* x, const int* table,
-                                               const int (&offsets)[N], int lane, int g, int t,
-                                               int first, int valid) {
-  constexpr int kPitch = first_dy_pitch<T, M>;
-  uint32_t a[M][4];
-  // x of one or two neighbouring pixels, 0 beyond the last
-  const auto value = [&](int pixel, int offset) {
-    return pixel < valid ? x[table[pixel] + offset] : T(0.0f);
-  };
-  if constexpr (sizeof(T) == 4) {
-    const float* a_at = reinterpret_cast<const float*>(y + (first + t) * kPitch) + g;
+struct FirstWgradProduct {
+  static constexpr int kPixels = 32 / static_cast<int>(sizeof(T)), kMine = kPixels / 4;
+  static constexpr int kPitch = first_dy_pitch<T, M>;
+  float c[M][N][4] = {};
+  int offsets[N];
+
+  __device__ __forceinline__ explicit FirstWgradProduct(const FirstConv& p) {
+    const int g = threadIdx.x % 32 / 4, last = p.taps_h * p.taps_w * Channels - 1;
 #pragma unroll
-    for (int i = 0; i < M; ++i) {
+    for (int j = 0; j < N; ++j) offsets[j] = first_offset<Channels>(p, min(j * 8 + g, last));
+  }
+
+  // Adds kPixels pixels from `first` on; x of those from `valid` on is 0.
+  __device__ __forceinline__ void multiply(const unsigned char* y, const T* x, const int* table,
+                                           int first, int valid) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int at[kMine];  // where the windows of the lane's pixels begin
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        a[i][e] = round_to_tf32(__float_as_uint(a_at[e / 2 * kPitch + i * 16 + e % 2 * 8]));
+    for (int i = 0; i < kMine; ++i) {
+      const int pixel = first + (sizeof(T) == 4 ? t + 4 * i : 2 * t + i % 2 + i / 2 * 8);
+      at[i] = pixel < valid ? table[pixel] : -1;
+    }
+    const auto value = [&](int i, int j) { return at[i] >= 0 ? x[at[i] + offsets[j]] : T(0.0f); };
+    uint32_t a[M][4];
+    if constexpr (sizeof(T) == 4) {
+      const float* const a_at = reinterpret_cast<const float*>(y + (first + t) * kPitch) + g;
+#pragma unroll
+      for (int i = 0; i < M; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          a[i][e] = round_to_tf32(__float_as_uint(a_at[e / 2 * kPitch + i * 16 + e % 2 * 8]));
+        }
       }
+    } else {
+      const uint32_t a_at =
+          shared_address(y) + (first + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
+#pragma unroll
+      for (int i = 0; i < M; ++i) load_matrices_transposed(a[i], a_at + i * 32);
     }
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const uint32_t b0 = round_to_tf32(__float_as_uint(value(first + t, offsets[j])));
-      const uint32_t b1 = round_to_tf32(__float_as_uint(value(first + t + 4, offsets[j])));
-#pragma unroll
-      for (int i = 0; i < M; ++i) MmaStep<T>::run(c[i][j], a[i], b0, b1);
-    }
-  } else {
-    const uint32_t a_at =
-        shared_address(y) + (first + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
-#pragma unroll
-    for (int i = 0; i < M; ++i) load_matrices_transposed(a[i], a_at + i * 32);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       uint32_t b[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int pixel = first + 2 * t + 8 * e;
-        const T low = value(pixel, offsets[j]), high = value(pixel + 1, offsets[j]);
-        b[e] = low.bits | static_cast<uint32_t>(high.bits) << 16;
+        if constexpr (sizeof(T) == 4) {
+          b[e] = round_to_tf32(__float_as_uint(value(e, j)));
+        } else {
+          b[e] = value(2 * e, j).bits | static_cast<uint32_t>(value(2 * e + 1, j).bits) << 16;
+        }
       }
 #pragma unroll
       for (int i = 0; i < M; ++i) MmaStep<T>::run(c[i][j], a[i], b[0], b[1]);
     }
   }
-}
 
-// Adds the warps' sums in order, and writes those of rows k0 and on.
-template <int M, int N, int Warps>
-__device__ __forceinline__ void store_first(const FirstConv& p, const float (&c)[M][N][4],
-                                            unsigned char* shared, int warp, int g, int t, int k0,
-                                            int positions) {
-  constexpr int kRow = N * 8;
-  float* const sums = reinterpret_cast<float*>(shared);
-  for (int from = 0; from < Warps; ++from) {
-    if (warp == from) {
+  // Leaves the warp's sums at `to`, rows of kFirstSumsPitch<N>.
+  __device__ __forceinline__ void leave(float* to) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-      for (int i = 0; i < M; ++i) {
+    for (int i = 0; i < M; ++i) {
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
+      for (int j = 0; j < N; ++j) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            float& to = sums[(i * 16 + e / 2 * 8 + g) * kRow + j * 8 + 2 * t + e % 2];
-            to = from == 0 ? c[i][j][e] : to + c[i][j][e];
-          }
+        for (int half = 0; half < 2; ++half) {
+          store_pack(to + (i * 16 + half * 8 + g) * kFirstSumsPitch<N> + j * 8 + 2 * t,
+                     Pack<float, 2>{c[i][j][half * 2], c[i][j][half * 2 + 1]});
         }
       }
     }
-    __syncthreads();
   }
-  float* out = static_cast<float*>(p.out) + static_cast<int64_t>(blockIdx.x) * p.k * positions;
-  const int rows = min(M * 16, p.k - k0);
-  for (int e = threadIdx.x; e < rows * positions; e += Warps * 32) {
-    out[k0 * positions + e] = sums[e / positions * kRow + e % positions];
-  }
-}
+};
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
-// grid    x: slices of tiles; y: tiles of M * 16 channels k. The warps share the pixels
+// grid    x: slices of tiles; y: tiles of M * 16 channels k. The 8 warps share the pixels
 // passes  one
 // bytes   dy once, x once and its halo
-// smem    two tiles of dy and x, the tile's table of pixels
+// smem    two tiles of dy and x, the tile's table of pixels; afterwards the warps' sums
 // needs   k a multiple of 16 bytes, dy 16-byte aligned
 // order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
-template <class T, int Channels, int M, int N, int Warps>
-__global__ void __launch_bounds__(Warps * 32)
+template <class T, int Channels, int M, int N>
+__global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
-  constexpr int kPitch = first_dy_pitch<T, M>;
-  constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
-  constexpr int kPerRow = M * 16 / kFullPack<T>;
-  const int k0 = blockIdx.y * M * 16;
-  const int pixels = p.tile.rows * p.out_w;
-  const int padded = (pixels + kPixels - 1) / kPixels * kPixels;
-  unsigned char* const shared = dynamic_shared();
-  int* const table = reinterpret_cast<int*>(shared + 2 * padded * kPitch);
+  using Product = FirstWgradProduct<T, Channels, M, N>;
+  constexpr int kPixels = Product::kPixels;
+  const int k0 = blockIdx.y * M * 16, warp = threadIdx.x / 32;
+  const int padded = (p.tile.rows * p.out_w + kPixels - 1) / kPixels * kPixels;
+  const int dy_size = padded * Product::kPitch;
   const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
+  unsigned char* const shared = dynamic_shared();
+  int* const table = reinterpret_cast<int*>(shared + 2 * dy_size);
   T* const x_tiles = reinterpret_cast<T*>(table + padded);
-  for (int i = threadIdx.x; i < padded; i += blockDim.x) {
-    const int row = static_cast<int>(p.tile_width.quotient(i)), column = i - row * p.out_w;
-    table[i] = (row * p.scale_h * p.tile.halo_columns + column * p.scale_w) * Channels;
-  }
   const int begin = blockIdx.x * p.tiles_per_slice;
   const int end = min(begin + p.tiles_per_slice, p.tiles);
-  const auto valid_pixels = [&](int tile) {
-    return min(p.tile.rows, p.out_h - tile % p.row_tiles * p.tile.rows) * p.out_w;
-  };
-  const auto load = [&](int tile, int stage) {
-    if (tile < end) {
-      const uint32_t y_at = shared_address(shared) + stage * padded * kPitch;
-      const int valid = valid_pixels(tile);
-      const T* dy =
-          static_cast<const T*>(p.dy) +
-          (static_cast<int64_t>(tile / p.row_tiles) * p.out_h + tile % p.row_tiles * p.tile.rows) *
-              p.out_w * p.k;
-      for (int e = threadIdx.x; e < padded * kPerRow; e += Warps * 32) {
-        const int pixel = e / kPerRow, k = k0 + e % kPerRow * kFullPack<T>;
-        const bool inside = pixel < valid && k < p.k;
-        copy_async_streamed(y_at + pixel * kPitch + e % kPerRow * 16,
-                            inside ? dy + pixel * p.k + k : dy, inside);
-      }
-      load_first<T, Channels>(p, x_tiles + stage * x_size, tile);
+  const FirstUpstream<T, M> upstream(p, k0, shared_address(shared));
+  FirstInput<T, Channels> input(p);
+  upstream.copy(begin, 0, padded);
+  commit_copies();
+  input.start(begin);
+  fill_first_table<Channels>(p, table, padded);
+  Product product(p);
+  input.finish(begin, x_tiles);
+  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
+    const int now = turn % 2, other = 1 - now;
+    if (tile + 1 < end) {
+      upstream.copy(tile + 1, other * dy_size, padded);
+      input.start(tile + 1);
     }
     commit_copies();
-  };
-
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int positions = p.taps_h * p.taps_w * Channels;
-  int offsets[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const int position = min(j * 8 + g, positions - 1), tap = position / Channels;
-    const int r = tap / p.taps_w, s = tap - r * p.taps_w;
-    offsets[j] = (r * p.step_h * p.tile.halo_columns + s * p.step_w) * Channels +
-                 (position - tap * Channels);
-  }
-  float c[M][N][4] = {};
-  load(begin, 0);
-  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
-    load(tile + 1, (turn + 1) % 2);
     wait_copies<1>();
     __syncthreads();
-    const unsigned char* y = shared + turn % 2 * padded * kPitch;
-    const T* x = x_tiles + turn % 2 * x_size;
-    const int valid = valid_pixels(tile);
-    for (int first = warp * kPixels; first < valid; first += Warps * kPixels) {
-      multiply_first<T, Channels, M, N>(c, y, x, table, offsets, lane, g, t, first, valid);
+    const int valid = FirstTile(p, tile).valid;
+    for (int first = warp * kPixels; first < valid; first += 8 * kPixels) {
+      product.multiply(shared + now * dy_size, x_tiles + now * x_size, table, first, valid);
     }
+    if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
     __syncthreads();
   }
 
-  store_first<M, N, Warps>(p, c, shared, warp, g, t, k0, positions);
+  float* const sums = reinterpret_cast<float*>(shared);
+  product.leave(sums + warp * M * 16 * kFirstSumsPitch<N>);
+  __syncthreads();
+  const int positions = p.taps_h * p.taps_w * Channels;
+  float* const out =
+      static_cast<float*>(p.out) + (static_cast<int64_t>(blockIdx.x) * p.k + k0) * positions;
+  for (int e = threadIdx.x; e < min(M * 16, p.k - k0) * positions; e += 256) {
+    const int row = e / positions;
+    const float* const from = sums + row * kFirstSumsPitch<N> + e - row * positions;
+    float sum = from[0];
+#pragma unroll
+    for (int w = 1; w < 8; ++w) sum += from[w * M * 16 * kFirstSumsPitch<N>];
+    out[e] = sum;
+  }
 }
 
 }  // namespace gradus

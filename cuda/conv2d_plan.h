@@ -18,12 +18,24 @@ inline bool conv_is_direct(int64_t channels, int64_t taps) {
   return channels <= 4 && channels * taps <= 160;
 }
 
-// Rows of the maps that a block of a first layer has at a time, equal parts: 64 KB of y, or 32 KB
+// Positions (r, s, c) whose weights the tensor-core kernel of a first layer holds in registers.
+inline constexpr int kFirstPositions = 32;
+inline bool conv_first_is_tensor(const ConvProblem& problem) {
+  return problem.math == ConvMath::tensor && problem.taps() * problem.c <= kFirstPositions;
+}
+
+// Rows of the maps that a block of a first layer has at a time, equal parts: 64 KB of y; on tensor
+// cores some 16 pixels for each warp twice, four times where one channel makes them cheap; or 32 KB
 // of dy, of which shared memory holds two.
 inline HaloTile plan_conv_first(const ConvProblem& problem) {
   const int64_t row = problem.q * problem.k * size_of(problem.dtype);
-  const int64_t bytes = problem.kind == ConvProblem::Kind::weight ? 32 * 1024 : 64 * 1024;
-  const int64_t most = std::max<int64_t>(1, bytes / row);
+  int64_t most = 64 * 1024 / row;
+  if (problem.kind == ConvProblem::Kind::weight) {
+    most = 32 * 1024 / row;
+  } else if (conv_first_is_tensor(problem)) {
+    most = (problem.c == 1 ? 512 : 256) / problem.q;
+  }
+  most = std::max<int64_t>(1, most);
   return halo_tile(problem, 1, ceil_div(problem.p, ceil_div(problem.p, most)), problem.q);
 }
 
@@ -32,9 +44,15 @@ inline int64_t conv_first_shared(const ConvProblem& problem) {
   const HaloTile tile = plan_conv_first(problem);
   const int64_t size = size_of(problem.dtype), x = problem.c * tile.halo_pixels();
   if (problem.kind == ConvProblem::Kind::weight) {
-    return (tile.pixels() + 16) * (2 * (64 * size + 32) + 4) + 2 * size * x;
+    const int64_t tiles = (tile.pixels() + 16) * (2 * (64 * size + 32) + 4) + 2 * size * x;
+    const int64_t sums = int64_t{8} * 64 * (40 + 4) * int64_t{sizeof(float)};
+    return std::max(tiles, sums);
   }
-  return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + tile.pixels() + x);
+  const int64_t pixels = int64_t{sizeof(int)} * tile.pixels();
+  if (conv_first_is_tensor(problem)) {
+    return int64_t{64} * (kFirstPositions + 1) * int64_t{sizeof(float)} + pixels + 2 * size * x;
+  }
+  return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + x);
 }
 
 // First layers: their own kernels where y is channels-last and whole 16-byte vectors. The gradient
@@ -50,12 +68,6 @@ inline bool conv_is_first(const ConvProblem& problem) {
     return false;
   }
   return conv_first_shared(problem) <= kHaloShared;
-}
-
-// Positions (r, s, c) whose weights the tensor-core kernel of a first layer holds in registers.
-inline constexpr int kFirstPositions = 32;
-inline bool conv_first_is_tensor(const ConvProblem& problem) {
-  return problem.math == ConvMath::tensor && problem.taps() * problem.c <= kFirstPositions;
 }
 
 // Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
