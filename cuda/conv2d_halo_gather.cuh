@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(Warps * 32)
     const uint32_t tile_at = tiles_at + (p.stages == 2 ? turn % 2 : 0) * tile_bytes;
     const HaloOutput<T> output(p, h, w, halo_start(p, tile), column0, group);
     for (int unit = threadIdx.x / 32; unit < units; unit += Warps) {
-      const int first = unit / parts * M * 16, part = unit % parts * N * 8;
+      const int group_of_pixels = parts == 1 ? unit : unit / parts;  // nearly always 1
+      const int first = group_of_pixels * M * 16, part = (unit - group_of_pixels * parts) * N * 8;
       float c[M][N][4] = {};
       multiply_halo<T, M, N, Steps, Taps>(p, h, w, c, tile_at, sources + first,
                                           weights_at + part * weight_pitch, weight_pitch);

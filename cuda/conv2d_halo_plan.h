@@ -146,9 +146,11 @@ inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int
             (columns - 1) * p.scale_w + reach_w + 1};
   p.tile_area = FastDivisor(static_cast<uint32_t>(rows * columns));
   p.tile_width = FastDivisor(static_cast<uint32_t>(columns));
-  p.row_tiles = static_cast<int>(ceil_div(p.h[0].outputs, rows));
-  p.column_tiles = static_cast<int>(ceil_div(p.w[0].outputs, columns));
-  p.tiles = static_cast<int>(ceil_div(p.images, images)) * p.row_tiles * p.column_tiles;
+  const int64_t row_tiles = ceil_div(p.h[0].outputs, rows);
+  const int64_t column_tiles = ceil_div(p.w[0].outputs, columns);
+  p.row_tiles = FastDivisor(static_cast<uint32_t>(row_tiles));
+  p.column_tiles = FastDivisor(static_cast<uint32_t>(column_tiles));
+  p.tiles = static_cast<int>(ceil_div(p.images, images) * row_tiles * column_tiles);
   p.stages = stages;
   plan.shared = halo_gather_shared(plan);
   if (plan.shared > kHaloShared) return {};

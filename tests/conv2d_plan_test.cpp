@@ -209,11 +209,12 @@ void expect_covers_and_fits(const HaloGatherPlan& plan, int64_t n, int64_t colum
   ASSERT_GT(plan.blocks, 0);
   EXPECT_LE(plan.blocks, p.tiles);
   EXPECT_LE(plan.shared, kHaloShared);
-  EXPECT_GE(p.row_tiles * p.tile.rows, p.h[0].outputs);
-  EXPECT_GE(p.column_tiles * p.tile.columns, p.w[0].outputs);
-  EXPECT_GE(int64_t{p.tiles} * p.tile.images, n * p.row_tiles * p.column_tiles);
+  const int64_t row_tiles = p.row_tiles.divisor, column_tiles = p.column_tiles.divisor;
+  EXPECT_GE(row_tiles * p.tile.rows, p.h[0].outputs);
+  EXPECT_GE(column_tiles * p.tile.columns, p.w[0].outputs);
+  EXPECT_GE(int64_t{p.tiles} * p.tile.images, n * row_tiles * column_tiles);
   if (p.tile.images > 1) {
-    EXPECT_EQ(p.row_tiles * p.column_tiles, 1);
+    EXPECT_EQ(row_tiles * column_tiles, 1);
   }
   EXPECT_GE(p.channel_tiles * plan.width, columns);
 }

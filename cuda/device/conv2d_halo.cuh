@@ -29,22 +29,26 @@ template <class T, int Steps>
 __device__ __forceinline__ void load_halo(uint32_t to, int pitch, const T* in, int images, int h,
                                           int w, int groups, int group, int channels, int rows,
                                           int rows_per_image, int columns, int n0, int u0, int v0) {
-  constexpr unsigned kVectors = Steps * 2;
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  // A lane has one vector of every so many pixels of a row.
+  constexpr int kVectors = Steps * 2, kColumns = 32 / kVectors;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int pixel = groups * channels;
-  for (int row = warp; row < rows; row += warps) {
-    const int image = row / rows_per_image, u = u0 + row - image * rows_per_image;
+  const int column0 = lane / kVectors, channel = lane % kVectors * kFullPack<T>;
+  const T* const base =
+      in + static_cast<int64_t>(v0 + column0) * pixel + group * channels + channel;
+  for (int row = warp, image = 0, r = warp; row < rows; row += warps, r += warps) {
+    for (; r >= rows_per_image; r -= rows_per_image) ++image;
+    const int u = u0 + r;
     const bool inside = n0 + image < images && static_cast<unsigned>(u) < static_cast<unsigned>(h);
-    const unsigned width = inside ? w : 0;
-    const T* from = in + ((static_cast<int64_t>(n0 + image) * h + u) * w + v0) * pixel +
-                    static_cast<int64_t>(group) * channels;
-    const uint32_t at = to + row * columns * pitch;
-    for (unsigned x = lane; x < columns * kVectors; x += 32) {
-      const int column = x / kVectors, vector = x % kVectors;
-      const bool valid =
-          static_cast<unsigned>(v0 + column) < width && vector * kFullPack<T> < channels;
-      copy_async_streamed(at + column * pitch + vector * 16,
-                          valid ? from + (column * pixel + vector * kFullPack<T>) : in, valid);
+    const unsigned width = inside && channel < channels ? w : 0;
+    const T* from = base + (static_cast<int64_t>(n0 + image) * h + u) * w * pixel;
+    uint32_t at = to + (row * columns + column0) * pitch + lane % kVectors * 16;
+#pragma unroll 4
+    for (int first = 0; first < columns; first += kColumns) {
+      const int column = first + column0;
+      const bool valid = static_cast<unsigned>(v0 + column) < width;
+      if (column < columns) copy_async_streamed(at, valid ? from : in, valid);
+      at += kColumns * pitch, from += kColumns * pixel;
     }
   }
 }

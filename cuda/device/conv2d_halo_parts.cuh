@@ -25,8 +25,20 @@ __device__ __forceinline__ uint32_t halo_weight(const T* at, int stride, int cou
   }
 }
 
+// All taps of a square filter, in the order that the kernel multiplies them: forward that of
+// memory, backward turned round.
+template <int Count, bool Backward, class T>
+__device__ __forceinline__ void load_halo_taps(uint32_t (&words)[Count], const T* at, int stride,
+                                               int count) {
+#pragma unroll
+  for (int tap = 0; tap < Count; ++tap) {
+    words[tap] = halo_weight(at + (Backward ? Count - 1 - tap : tap), stride, count);
+  }
+}
+
 // Weights of the block's output channels, [channel][tap][in], into shared memory. Taps: of both
-// axes if known when compiled, so that a thread's loads are under way together; else 0.
+// axes if known when compiled, and then all of the filter's, so that a thread's loads are under way
+// together and know their places; else 0.
 template <class T, int Steps, int Taps>
 __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const HaloAxis& h,
                                                   const HaloAxis& w, unsigned char* to, int pitch,
@@ -34,7 +46,7 @@ __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const Hal
   constexpr int kWords = Steps * 8, kPerWord = 4 / static_cast<int>(sizeof(T));
   const T* from = static_cast<const T*>(p.weights) + static_cast<int64_t>(group) * p.weight_group;
   const bool along_in = p.weight_in < p.weight_out;  // which of the two neighbours in memory
-#pragma unroll 2
+#pragma unroll 1
   for (int e = threadIdx.x; e < columns * kWords; e += blockDim.x) {
     const int o = along_in ? e / kWords : e % columns;
     const int word = along_in ? e % kWords : e / columns, i = word * kPerWord;
@@ -42,23 +54,23 @@ __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const Hal
     const T* at = from + static_cast<int64_t>(column0 + o) * p.weight_out +
                   static_cast<int64_t>(i) * p.weight_in;
     unsigned char* const place = to + weight_row<T>(o) * pitch + word * 4;
-    const auto put = [&](int tap, uint32_t value) {
-      *reinterpret_cast<uint32_t*>(place + tap * Steps * 32) = value;
-    };
     if constexpr (Taps > 0) {
       uint32_t words[Taps * Taps];
-#pragma unroll
-      for (int tap = 0; tap < Taps * Taps; ++tap) {
-        words[tap] = halo_weight(at + h.index[tap / Taps] * p.weight_row + w.index[tap % Taps],
-                                 p.weight_in, count);
+      if (h.index[0] == 0) {
+        load_halo_taps<Taps * Taps, false>(words, at, p.weight_in, count);
+      } else {
+        load_halo_taps<Taps * Taps, true>(words, at, p.weight_in, count);
       }
 #pragma unroll
-      for (int tap = 0; tap < Taps * Taps; ++tap) put(tap, words[tap]);
+      for (int tap = 0; tap < Taps * Taps; ++tap) {
+        *reinterpret_cast<uint32_t*>(place + tap * Steps * 32) = words[tap];
+      }
     } else {
       for (int r = 0; r < h.taps; ++r) {
         for (int s = 0; s < w.taps; ++s) {
           const int tap = h.index[r] * p.weight_row + w.index[s];
-          put(r * w.taps + s, halo_weight(at + tap, p.weight_in, count));
+          *reinterpret_cast<uint32_t*>(place + (r * w.taps + s) * Steps * 32) =
+              halo_weight(at + tap, p.weight_in, count);
         }
       }
     }
@@ -82,9 +94,11 @@ struct HaloStart {
 };
 
 __device__ __forceinline__ HaloStart halo_start(const HaloGather& p, int tile) {
-  const int rest = tile / p.column_tiles;
-  return {rest / p.row_tiles * p.tile.images, rest % p.row_tiles * p.tile.rows,
-          tile % p.column_tiles * p.tile.columns};
+  const int rest = static_cast<int>(p.column_tiles.quotient(tile));
+  const int column_tile = tile - rest * static_cast<int>(p.column_tiles.divisor);
+  const int images = static_cast<int>(p.row_tiles.quotient(rest));
+  const int row_tile = rest - images * static_cast<int>(p.row_tiles.divisor);
+  return {images * p.tile.images, row_tile * p.tile.rows, column_tile * p.tile.columns};
 }
 
 // A tile's outputs: where its first pixel and channel go, and how many of its pixels, in order, and

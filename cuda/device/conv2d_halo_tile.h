@@ -45,7 +45,8 @@ struct HaloGather {
   HaloAxis h[kMaxPhases], w[kMaxPhases];
   HaloTile tile;
   FastDivisor tile_area, tile_width;  // rows * columns, columns
-  int row_tiles = 1, column_tiles = 1, tiles = 1;
+  FastDivisor row_tiles, column_tiles;
+  int tiles = 1;
   int channel_tiles = 1;
   int stages = 1;           // tiles of input in shared memory
   bool vector_out = false;  // pixels of `out` may be written 16 bytes at a time
