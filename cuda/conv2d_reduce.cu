@@ -1,4 +1,5 @@
-// Second stage of the weight and bias gradients: the slices' partial sums, added in order.
+// Second stage of the weight and bias gradients: the slices' partial sums, added in order. It is
+// ready to run when the first stage ends.
 #include "core/dtype.h"
 #include "cuda/conv2d_kernels.h"
 #include "cuda/device/shared.cuh"
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t per_row = static_cast<int64_t>(p.padded_channels) * p.taps;
   const int64_t count = p.rows * per_row;
   const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
+  wait_for_previous_kernel();
   Acc sum = 0;
   if (e < count) {
     const Acc* at = static_cast<const Acc*>(p.partials) + e;
@@ -58,6 +60,7 @@ __global__ void __launch_bounds__(kChannels * 32)
   const int channel0 = static_cast<int>(blockIdx.x % channel_tiles) * kChannels;
   const int lane = threadIdx.x % kChannels, c = channel0 + lane;
   const int64_t count = p.rows * p.padded_channels * p.taps;
+  wait_for_previous_kernel();
   for (int tap = threadIdx.x / kChannels; tap < p.taps; tap += blockDim.x / kChannels) {
     Acc sum = 0;
     if (c < p.channels) {
@@ -83,18 +86,19 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
     const int64_t tiles = ceil_div(p.channels, kChannels);
     return visit(Floating{}, out, [&](auto type) {
       using T = typename decltype(type)::type;
-      launch_kernel(cuda,
-                    {dim3(exact_blocks(p.rows * tiles, "conv2d")), kChannels * std::min(p.taps, 32),
-                     static_cast<size_t>(kChannels * p.taps) * sizeof(acc_t<T>)},
-                    conv2d_reduce_channels<T>, p, static_cast<int>(tiles));
+      launch_next_kernel(
+          cuda,
+          {dim3(exact_blocks(p.rows * tiles, "conv2d")), kChannels * std::min(p.taps, 32),
+           static_cast<size_t>(kChannels * p.taps) * sizeof(acc_t<T>)},
+          conv2d_reduce_channels<T>, p, static_cast<int>(tiles));
     });
   }
   const int columns = plan_conv_reduce_columns(count);
   const int64_t blocks = ceil_div(count, columns);
   visit(Floating{}, out, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
-                  columns);
+    launch_next_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
+                       columns);
   });
 }
 
