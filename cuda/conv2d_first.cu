@@ -1,6 +1,7 @@
 // conv2d's first layers on CUDA: launches of conv2d_first.cuh.
 #include "cuda/conv2d_call.h"
-#include "cuda/conv2d_first_wgrad.cuh"
+#include "cuda/conv2d_first_input.cuh"
+#include "cuda/conv2d_first_plain.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -65,6 +66,16 @@ void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
                 conv2d_first_wgrad<T, Channels, M, N>, p);
 }
 
+template <int Channels>
+void wgrad_plain(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
+  const int64_t tiles = int64_t{p.tile.rows} * p.out_w * (2 * first_dy_pitch<float, 4> + 4) +
+                        2 * int64_t{sizeof(float)} * Channels * p.tile.halo_pixels();
+  const int64_t sums = int64_t{256} * sizeof(FirstPlainSums<Channels>::c);
+  const dim3 grid(exact_blocks(slices.count, "conv2d"), static_cast<unsigned>(ceil_div(p.k, 64)));
+  launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
+                conv2d_first_wgrad_plain<Channels>, p);
+}
+
 // f(type, channels) for the dtypes and channel counts of first layers.
 template <class F>
 void visit_first(DType dtype, int64_t channels, const F& f) {
@@ -75,9 +86,37 @@ void visit_first(DType dtype, int64_t channels, const F& f) {
   });
 }
 
+// dx of strict f32.
+void input_grad(Cuda& cuda, const GatherCall& call) {
+  using Tile = FirstInputTile;
+  const Image &dy = call.in, &dx = call.out;
+  FirstInputGrad p;
+  p.dy = static_cast<const float*>(dy.data);
+  p.weights = static_cast<const float*>(call.w.data);
+  p.dx = static_cast<float*>(dx.data);
+  p.dy_h = dy.h, p.dy_w = dy.w, p.dx_h = dx.h, p.dx_w = dx.w;
+  p.k = static_cast<int>(dy.channels);
+  p.shift_h = static_cast<int>(call.window.padding[0]) - 2;
+  p.shift_w = static_cast<int>(call.window.padding[1]) - 2;
+  const int64_t rows = ceil_div(dx.h, Tile::kRows), columns = ceil_div(dx.w, Tile::kColumns);
+  p.row_tiles = FastDivisor(static_cast<uint32_t>(rows));
+  p.column_tiles = FastDivisor(static_cast<uint32_t>(columns));
+  const size_t shared = static_cast<size_t>(conv_first_input_shared(call.problem()));
+  const LaunchShape shape{dim3(exact_blocks(dx.n * rows * columns, "conv2d")), 128, shared};
+  switch (dx.channels) {
+    case 1:
+      return launch_kernel(cuda, shape, conv2d_first_input<1>, p);
+    case 3:
+      return launch_kernel(cuda, shape, conv2d_first_input<3>, p);
+    default:
+      return launch_kernel(cuda, shape, conv2d_first_input<4>, p);
+  }
+}
+
 }  // namespace
 
 void gather_first(Cuda& cuda, const GatherCall& call) {
+  if (call.backward) return input_grad(cuda, call);
   FirstConv p = first_conv(call.in, call.out, call.window, plan_conv_first(call.problem()));
   p.weights = call.w.data;
   p.bias = call.bias.data;
@@ -108,7 +147,9 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
     visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
       using T = typename decltype(type)::type;
       constexpr int kChannels = decltype(channels)::value;
-      if (kChannels == 1 && positions <= 16) {
+      if (call.math() == ConvMath::f32) {
+        wgrad_plain<kChannels>(cuda, p, slices);
+      } else if (kChannels == 1 && positions <= 16) {
         p.k <= 32 ? wgrad<T, 1, 2, 2>(cuda, p, slices) : wgrad<T, 1, 4, 2>(cuda, p, slices);
       } else {
         positions <= 32 ? wgrad<T, kChannels, 4, 4>(cuda, p, slices)

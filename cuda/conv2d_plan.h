@@ -28,10 +28,12 @@ inline bool conv_first_is_tensor(const ConvProblem& problem) {
 // cores some 16 pixels for each warp twice, four times where one channel makes them cheap; or 32 KB
 // of dy, of which shared memory holds two.
 inline HaloTile plan_conv_first(const ConvProblem& problem) {
-  const int64_t row = problem.q * problem.k * size_of(problem.dtype);
-  int64_t most = 64 * 1024 / row;
+  const int64_t pixel = problem.k * size_of(problem.dtype);
+  int64_t most = 64 * 1024 / (problem.q * pixel);
   if (problem.kind == ConvProblem::Kind::weight) {
-    most = 32 * 1024 / row;
+    // Shared memory has room for whole tiles of channels.
+    const int64_t width = (problem.math == ConvMath::f32 ? 64 : 32) * size_of(problem.dtype);
+    most = 32 * 1024 / (problem.q * ceil_div(pixel, width) * width);
   } else if (conv_first_is_tensor(problem)) {
     most = (problem.c == 1 ? 512 : 256) / problem.q;
   }
@@ -55,18 +57,27 @@ inline int64_t conv_first_shared(const ConvProblem& problem) {
   return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + x);
 }
 
+// Shared memory of the kernel for dx in strict f32: the weights in whole chunks of 8 channels, and
+// two chunks of 18 x 34 pixels of 48 bytes.
+inline int64_t conv_first_input_shared(const ConvProblem& problem) {
+  return int64_t{sizeof(float)} * ceil_div(problem.k, 8) * 8 * 9 * problem.c + 2 * 18 * 34 * 48;
+}
+
 // First layers: their own kernels where y is channels-last and whole 16-byte vectors. The gradient
-// of the weights multiplies on tensor cores, its positions (r, s, c) being few.
+// of the weights holds the sums of all positions (r, s, c), which must be few; that of the input is
+// for strict f32 and the most frequent window only, others are left to the tiles with halos.
 inline bool conv_is_first(const ConvProblem& problem) {
   const int64_t vector = 16 / size_of(problem.dtype);
   if (!problem.ready || problem.groups != 1 || problem.dtype == DType::f64) return false;
   if (problem.c != 1 && problem.c != 3 && problem.c != 4) return false;
   if (problem.k % vector != 0 || problem.k > 256 * vector) return false;
-  if (problem.n * problem.p > INT32_MAX || problem.kind == ConvProblem::Kind::input) return false;
-  if (problem.kind == ConvProblem::Kind::weight &&
-      (problem.math != ConvMath::tensor || problem.taps() * problem.c > 40)) {
-    return false;
+  if (problem.n * problem.p > INT32_MAX) return false;
+  if (problem.kind == ConvProblem::Kind::input) {
+    const Window& window = problem.window;
+    return problem.math == ConvMath::f32 && window.kernel == Pair(3) && window.stride == Pair(1) &&
+           window.dilation == Pair(1) && conv_first_input_shared(problem) <= kHaloShared;
   }
+  if (problem.kind == ConvProblem::Kind::weight && problem.taps() * problem.c > 40) return false;
   return conv_first_shared(problem) <= kHaloShared;
 }
 

@@ -73,6 +73,8 @@ TEST(ConvPlan, PathsOfSmallNetworks) {
       ConvProblem strict = problem_of(kind, DType::f32, 128, 32, 32, 28, kSame);
       strict.math = ConvMath::f32;
       EXPECT_EQ(plan_conv_path(strict), ConvPath::gemm);
+      strict.c = 3;
+      EXPECT_EQ(plan_conv_path(strict), ConvPath::first);
       ConvProblem nchw = problem_of(kind, dtype, 128, 32, 32, 28, kSame);
       nchw.ready = false;
       EXPECT_EQ(plan_conv_path(nchw), ConvPath::gemm);
@@ -257,12 +259,15 @@ TEST(ConvPlan, HaloTilesCoverAndFit) {
 // goes elsewhere.
 TEST(ConvPlan, FirstTilesFitSharedMemory) {
   int first = 0, elsewhere = 0;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const auto& [dtype, math] :
+       {std::pair(DType::f32, ConvMath::f32), std::pair(DType::f32, ConvMath::tensor),
+        std::pair(DType::bf16, ConvMath::tensor)}) {
     for (const Kind kind : {Kind::forward, Kind::weight}) {
       for (const int64_t c : {1, 3, 4}) {
         for (const int64_t k : {8, 32, 64, 200}) {
           for (const int64_t side : {5, 28, 224, 1000, 20000}) {
-            const ConvProblem problem = problem_of(kind, dtype, 4, c, k, side, kSame);
+            ConvProblem problem = problem_of(kind, dtype, 4, c, k, side, kSame);
+            problem.math = math;
             if (!conv_is_first(problem)) {
               ++elsewhere;
               EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);

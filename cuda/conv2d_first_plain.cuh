@@ -1,0 +1,114 @@
+// First layers' weight gradient in plain multiply-adds, for strict f32.
+#pragma once
+
+#include "cuda/conv2d_first_wgrad.cuh"
+
+namespace gradus {
+
+// A thread's channels k, lane * 4 and 32 + lane * 4 and the next three, by up to 9 positions
+// (r, s, c), of every so many pixels.
+template <int Channels>
+struct FirstPlainSums {
+  static constexpr int kColumns = 9, kLanes = 8, kUnits = 256 / kLanes;
+  float c[kColumns][8] = {};
+  int offsets[kColumns];
+  int lane, groups, group, pixel, pixels;  // of positions; the first pixel, and how many are shared
+
+  __device__ __forceinline__ explicit FirstPlainSums(const FirstConv& p) {
+    const int positions = p.taps_h * p.taps_w * Channels, unit = threadIdx.x / kLanes;
+    lane = threadIdx.x % kLanes;
+    groups = (positions + kColumns - 1) / kColumns;
+    group = unit % groups, pixel = unit / groups, pixels = kUnits / groups;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      offsets[i] = first_offset<Channels>(p, min(group * kColumns + i, positions - 1));
+    }
+  }
+
+  // Adds a tile's pixels; a unit that would have none of its own adds nothing.
+  __device__ __forceinline__ void add(const unsigned char* y, const float* x, const int* table,
+                                      int valid) {
+    constexpr int kPitch = first_dy_pitch<float, 4>;
+    if (pixel >= pixels) return;
+    for (int m = pixel; m < valid; m += pixels) {
+      const float* const dy = reinterpret_cast<const float*>(y + m * kPitch) + lane * 4;
+      const auto low = load_pack<4>(dy), high = load_pack<4>(dy + 32);
+      const float* const from = x + table[m];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const float value = from[offsets[i]];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) c[i][e] += low[e] * value, c[i][4 + e] += high[e] * value;
+      }
+    }
+  }
+
+  // Leaves the sums at `to`: [pixel][group][position][64 channels].
+  __device__ __forceinline__ void leave(float* to) const {
+    if (pixel >= pixels) return;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      float* const row = to + ((pixel * groups + group) * kColumns + i) * 64 + lane * 4;
+      store_pack(row, Pack<float, 4>{c[i][0], c[i][1], c[i][2], c[i][3]});
+      store_pack(row + 32, Pack<float, 4>{c[i][4], c[i][5], c[i][6], c[i][7]});
+    }
+  }
+};
+
+// math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    x: slices of tiles; y: tiles of 64 channels k. Threads share channels, positions, pixels
+// passes  one
+// bytes   dy once, x once and its halo
+// smem    two tiles of dy and x, the tile's table of pixels; afterwards the threads' sums
+// needs   k a multiple of 4, dy 16-byte aligned, at most 288 positions
+// order   pixels of a thread in order, then the threads; slices are added by conv2d_reduce
+template <int Channels>
+__global__ void __launch_bounds__(256, 2)
+    conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
+  const int k0 = blockIdx.y * 64, padded = p.tile.rows * p.out_w;
+  const int dy_size = padded * first_dy_pitch<float, 4>;
+  const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
+  unsigned char* const shared = dynamic_shared();
+  int* const table = reinterpret_cast<int*>(shared + 2 * dy_size);
+  float* const x_tiles = reinterpret_cast<float*>(table + padded);
+  const int begin = blockIdx.x * p.tiles_per_slice;
+  const int end = min(begin + p.tiles_per_slice, p.tiles);
+  const FirstUpstream<float, 4> upstream(p, k0, shared_address(shared));
+  FirstInput<float, Channels> input(p);
+  upstream.copy(begin, 0, padded);
+  commit_copies();
+  input.start(begin);
+  fill_first_table<Channels>(p, table, padded);
+  FirstPlainSums<Channels> sums(p);
+  input.finish(begin, x_tiles);
+  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
+    const int now = turn % 2, other = 1 - now;
+    if (tile + 1 < end) {
+      upstream.copy(tile + 1, other * dy_size, padded);
+      input.start(tile + 1);
+    }
+    commit_copies();
+    wait_copies<1>();
+    __syncthreads();
+    sums.add(shared + now * dy_size, x_tiles + now * x_size, table, FirstTile(p, tile).valid);
+    if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
+    __syncthreads();
+  }
+
+  float* const mail = reinterpret_cast<float*>(shared);
+  sums.leave(mail);
+  __syncthreads();
+  const int positions = p.taps_h * p.taps_w * Channels;
+  float* const out =
+      static_cast<float*>(p.out) + (static_cast<int64_t>(blockIdx.x) * p.k + k0) * positions;
+  for (int e = threadIdx.x; e < min(64, p.k - k0) * positions; e += 256) {
+    const int row = e / positions, position = e - row * positions;
+    float sum = 0;
+    for (int i = 0; i < sums.pixels; ++i) {
+      sum += mail[(i * sums.groups * FirstPlainSums<Channels>::kColumns + position) * 64 + row];
+    }
+    out[e] = sum;
+  }
+}
+
+}  // namespace gradus
