@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device/conv2d_halo.cuh"
+#include "cuda/device/stream.cuh"
 
 namespace gradus {
 
@@ -161,11 +162,11 @@ __device__ __forceinline__ void store_halo(const HaloGather& p, const float (&c)
         sums[e] = c[pack * (kV / 2) + e / 2][half * 2 + e % 2];
         if (bias != nullptr && column + e < columns) sums[e] += bias[column + e];
       }
-      const auto values = narrow_pack<T>(sums);
       T* to = out + target.offset + column;
       if (p.vector_out) {
-        store_pack(to, values);
+        store_rounded(to, sums);
       } else {
+        const auto values = narrow_pack<T>(sums);
 #pragma unroll
         for (int e = 0; e < kV; ++e) {
           if (column + e < columns) to[e] = values[e];
