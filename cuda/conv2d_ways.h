@@ -72,6 +72,7 @@ inline std::vector<ConvTile> conv_tiles(const ConvProblem& problem, ConvPath pat
   const bool plain = problem.math != ConvMath::tensor;
   const bool weight = problem.kind == ConvProblem::Kind::weight;
   if (path == ConvPath::wgmma) {
+    if (weight && problem.dtype == DType::f32) return {{128, plain ? 256 : 384}};
     std::vector<ConvTile> tiles{{64, 256}, {128, 128}};
     if (!plain) tiles.push_back({128, 256});
     return tiles;
@@ -96,7 +97,9 @@ inline ConvTile conv_own_tile(const ConvProblem& problem, ConvPath path) {
   if (problem.kind == ConvProblem::Kind::weight) {
     const int64_t vector = 16 / size_of(problem.dtype), taps = problem.taps();
     if (path == ConvPath::wgmma) {
-      return tile(plan_wgmma_wgrad(problem.math, pixels_y, problem.k, taps * problem.c).tile);
+      return tile(
+          plan_wgmma_wgrad(problem.dtype, problem.math, pixels_y, problem.k, taps * problem.c)
+              .tile);
     }
     const int64_t depth = taps * ceil_div(problem.c, vector) * vector;
     return path == ConvPath::gemm

@@ -131,36 +131,22 @@ void gather_wgmma(Cuda& cuda, const GatherCall& call) {
   if (!out_ready) from_pixel_major(cuda, call.dtype, at.out, call.out);
 }
 
-namespace {
-
-// Tiles and slices over so many pixels, written to p.
-WgmmaWgradPlan plan_wgrad(const WgradCall& call, int64_t pixels, WgmmaWgrad& p) {
-  p.channels = static_cast<int>(call.x.channels);
-  p.rows = static_cast<int>(call.dy.channels);
-  p.depth = p.channels * call.taps();
-  const WgmmaWgradPlan plan = plan_wgmma_wgrad(call.math(), pixels, p.rows, p.depth);
-  p.row_tiles = static_cast<int>(ceil_div(p.rows, plan.tile.rows));
-  p.column_tiles = static_cast<int>(ceil_div(p.depth, plan.tile.columns));
-  p.slice_pixels = plan.chunks.size;
-  return plan;
-}
-
-void sum_partials(Cuda& cuda, const WgradCall& call, const WgmmaWgrad& p,
-                  const WgmmaWgradPlan& plan) {
-  sum_slices(
-      cuda, call.dw.dtype,
-      {p.partials, call.dw.data, plan.chunks.count, p.rows, p.channels, p.channels, call.taps()});
-}
-
-// 16-bit operands as they are, or copied to channels-last.
-void wgrad_wgmma_half(Cuda& cuda, const WgradCall& call) {
+// Operands as they are, or copied to channels-last.
+void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
   const int64_t size = size_of(call.dtype), c = call.x.channels, k = call.dy.channels;
   const auto h = forward_part(call.window, 0, call.dy.h),
              w = forward_part(call.window, 1, call.dy.w);
   WgmmaWgrad p;
   p.grid = grid_of(call.x.n, h, w);
   p.h = axis_of(h), p.w = axis_of(w);
-  const WgmmaWgradPlan plan = plan_wgrad(call, p.grid.pixels, p);
+  p.channels = static_cast<int>(c);
+  p.rows = static_cast<int>(k);
+  p.depth = p.channels * call.taps();
+  const WgmmaWgradPlan plan =
+      plan_wgmma_wgrad(call.dtype, call.math(), p.grid.pixels, p.rows, p.depth);
+  p.row_tiles = static_cast<int>(ceil_div(p.rows, plan.tile.rows));
+  p.column_tiles = static_cast<int>(ceil_div(p.depth, plan.tile.columns));
+  p.slice_pixels = plan.chunks.size;
 
   const bool x_ready = is_ready(call.x, 1, p.channels), dy_ready = is_ready(call.dy, 1, p.rows);
   Scratch scratch;
@@ -171,70 +157,16 @@ void wgrad_wgmma_half(Cuda& cuda, const WgradCall& call) {
   if (!x_ready) to_pixel_major(cuda, call.dtype, call.x, 1, p.channels, scratch.at(x_copy));
   if (!dy_ready) to_pixel_major(cuda, call.dtype, call.dy, 1, p.rows, scratch.at(dy_copy));
 
-  const MapElement element{call.dtype};
+  const MapElement element{call.dtype, call.dtype == DType::f32 && !plan.split};
+  const int run = static_cast<int>(128 / size);
   p.x = run_map(element, x_ready ? call.x.data : scratch.at(x_copy), call.x.n, call.x.pixels() * c,
-                read_axis(h, call.x.h, call.x.w * c), read_axis(w, call.x.w, c), c, 64);
-  p.dy = box_map(element, dy_ready ? call.dy.data : scratch.at(dy_copy), p.grid.pixels, k, 64);
+                read_axis(h, call.x.h, call.x.w * c), read_axis(w, call.x.w, c), c, run);
+  p.dy = box_map(element, dy_ready ? call.dy.data : scratch.at(dy_copy), p.grid.pixels, k, run);
   p.partials = static_cast<float*>(scratch.at(partials));
-  call.dtype == DType::bf16 ? wgmma_wgrad<BFloat16>(cuda, p, plan, false)
-                            : wgmma_wgrad<Half>(cuda, p, plan, false);
-  sum_partials(cuda, call, p, plan);
-}
-
-// f32 operands turned: [channel][position].
-void wgrad_wgmma_f32(Cuda& cuda, const WgradCall& call) {
-  const bool split = call.math() == ConvMath::f32;
-  const int64_t halves = split ? 2 : 1, c = call.x.channels, k = call.dy.channels;
-  const int64_t h = turned_extent(call.window, 0, call.x.h, call.dy.h);
-  const int64_t w = turned_extent(call.window, 1, call.x.w, call.dy.w);
-  const int64_t images = turned_images(call.x.n), pixels = images * h * w;
-  WgmmaWgrad p;
-  p.grid = {pixels, FastDivisor(static_cast<uint32_t>(w)),
-            FastDivisor(static_cast<uint32_t>(images))};
-  p.h = axis_of(forward_part(call.window, 0, call.dy.h));
-  p.w = axis_of(forward_part(call.window, 1, call.dy.w));
-  const WgmmaWgradPlan plan = plan_wgrad(call, pixels, p);
-
-  const int64_t x_rows = halves * p.h.scale * p.w.scale * c, size = sizeof(float);
-  const bool x_ready = is_ready(call.x, 1, p.channels), dy_ready = is_ready(call.dy, 1, p.rows);
-  Scratch scratch;
-  const size_t partials = scratch.add(plan.chunks.count * k * p.depth * size);
-  const size_t x_copy = scratch.add(x_ready ? 0 : call.x.numel() * size);
-  const size_t dy_copy = scratch.add(dy_ready ? 0 : call.dy.numel() * size);
-  const size_t x_at = scratch.add(x_rows * pixels * size);
-  const size_t dy_at = scratch.add(halves * k * pixels * size);
-  scratch.allocate(cuda);
-  const auto turn = [&](const Image& image, bool ready, size_t copy, size_t to) {
-    const auto channels = static_cast<int>(image.channels);
-    if (!ready) to_pixel_major(cuda, call.dtype, image, 1, channels, scratch.at(copy));
-    TurnedImage turned;
-    turned.from = static_cast<const float*>(ready ? image.data : scratch.at(copy));
-    turned.to = static_cast<float*>(scratch.at(to));
-    turned.grid = p.grid;
-    turned.images = image.n;
-    turned.channels = channels;
-    turned.h = image.h, turned.w = image.w;
-    turned.split = split;
-    return turned;
-  };
-  TurnedImage x = turn(call.x, x_ready, x_copy, x_at);
-  x.stride_h = p.h.scale, x.stride_w = p.w.scale;
-  x.padding_h = -p.h.shift, x.padding_w = -p.w.shift;
-  turn_image(cuda, x);
-  turn_image(cuda, turn(call.dy, dy_ready, dy_copy, dy_at));
-
-  const MapElement element{DType::f32, !split};
-  p.x = box_map(element, scratch.at(x_at), x_rows, pixels, 64);
-  p.dy = box_map(element, scratch.at(dy_at), halves * k, pixels, plan.tile.rows);
-  p.partials = static_cast<float*>(scratch.at(partials));
-  wgmma_wgrad<float>(cuda, p, plan, split);
-  sum_partials(cuda, call, p, plan);
-}
-
-}  // namespace
-
-void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
-  call.dtype == DType::f32 ? wgrad_wgmma_f32(cuda, call) : wgrad_wgmma_half(cuda, call);
+  wgmma_wgrad(cuda, call.dtype, p, plan);
+  sum_slices(
+      cuda, call.dw.dtype,
+      {p.partials, call.dw.data, plan.chunks.count, p.rows, p.channels, p.channels, call.taps()});
 }
 
 }  // namespace gradus

@@ -35,15 +35,12 @@ struct WgmmaGather {
   int64_t tiles = 0;
 };
 
-// 16-bit operands are read as they are; f32 ones turned: [channel][position], where the positions
-// of dy and x count the same padded rows, images innermost, so that a tap of the window is a
-// distance along them: a whole number of images, since the copy engine starts at multiples of 16
-// bytes only.
+// 64 pixels of 16-bit operands at a time, 32 of f32 ones.
 struct WgmmaWgrad {
-  CUtensorMap x;  // [n, h, w, channels], runs of 64 pixels of 64 channels; turned: boxes of 64 rows
-  CUtensorMap dy;  // [pixels, rows], boxes of 64 pixels of 64 channels; turned: of a tile's rows
+  CUtensorMap x;              // [n, h, w, channels], runs of so many pixels x 128 bytes
+  CUtensorMap dy;             // [pixels, rows], boxes likewise
   float* partials = nullptr;  // [slices, rows, depth]
-  PixelGrid grid;             // of dy; turned: of the positions, (row, column, image)
+  PixelGrid grid;             // of dy
   WgmmaAxis h, w;
   int channels = 0, rows = 0, depth = 0;
   int row_tiles = 1, column_tiles = 1;

@@ -68,30 +68,9 @@ inline bool axis_takes_wgmma(const ConvProblem& problem, size_t i) {
   return true;
 }
 
-// Images of a turned operand: whole 16 bytes.
-inline int64_t turned_images(int64_t images) { return ceil_div(images, 4) * 4; }
-
-// Padded rows of the positions that dy and the turned x count alike, along one axis. Without a
-// stride the padding at the end of a row is that at the start of the next one.
-inline int64_t turned_extent(const Window& window, size_t i, int64_t extent, int64_t outputs) {
-  const int64_t stride = window.stride[i], padding = window.padding[i];
-  if (stride == 1) return std::max(extent + padding, outputs);
-  return std::max(ceil_div(extent + 2 * padding, stride),
-                  outputs + window.dilation[i] * (window.kernel[i] - 1) / stride);
-}
-
-// Backward to the weights in f32, whose operands must be turned. That costs two passes over them,
-// which pay where many channels meet; with a stride the gathering kernels were measured faster.
-inline bool conv_takes_turned(const ConvProblem& problem) {
-  const int64_t h = turned_extent(problem.window, 0, problem.h, problem.p);
-  const int64_t w = turned_extent(problem.window, 1, problem.w, problem.q);
-  return problem.window.stride == Pair(1) && problem.taps() > 1 && problem.c >= 128 &&
-         problem.k >= 128 && problem.c % 64 == 0 && h * w <= 2 * problem.p * problem.q &&
-         turned_images(problem.n) * h * w < (int64_t{1} << 31);
-}
-
-// Rows of 128 bytes of channels, whole vectors of results, and enough of both to fill the tiles.
-// Short sums in strict f32 are left to plain multiply-adds, whose error is smaller there.
+// Rows of 128 bytes of channels, whole vectors of results, and enough of both to fill the tiles;
+// the weight gradient in f32 has one tile only, a large one. Short sums in strict f32 are left to
+// plain multiply-adds, whose error is smaller there.
 inline bool conv_takes_wgmma(const ConvProblem& problem) {
   const int64_t size = size_of(problem.dtype);
   const bool weight = problem.kind == ConvProblem::Kind::weight;
@@ -103,8 +82,8 @@ inline bool conv_takes_wgmma(const ConvProblem& problem) {
   if (in * size % 128 != 0 || out * size % 16 != 0) return false;
   if (pixels < 1024 || pixels >= (int64_t{1} << 31)) return false;
   if (out < 64) return false;
-  if (weight && size == 4) return conv_takes_turned(problem);
-  if (problem.math == ConvMath::f32 && in * problem.taps() <= 64) return false;
+  if (weight && size == 4 && (in < 128 || out < 128 || problem.taps() == 1)) return false;
+  if (!weight && problem.math == ConvMath::f32 && in * problem.taps() <= 64) return false;
   return axis_takes_wgmma(problem, 0) && axis_takes_wgmma(problem, 1);
 }
 
@@ -130,15 +109,22 @@ inline WgmmaTile plan_wgmma_gather(ConvMath math, int64_t pixels, int64_t column
 }
 
 struct WgmmaWgradPlan {
-  WgmmaTile tile;  // output channels x positions (r, s, channel)
-  Chunks chunks;   // of the pixels, so many that every block has about one
+  WgmmaTile tile;      // output channels x positions (r, s, channel)
+  bool split = false;  // f32 operands in two parts
+  Chunks chunks;       // of the pixels, so many that every block has about one
 };
-inline WgmmaWgradPlan plan_wgmma_wgrad(ConvMath math, int64_t pixels, int64_t rows, int64_t depth) {
+inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixels, int64_t rows,
+                                       int64_t depth) {
   constexpr int64_t kBlocks = 132;
-  const bool narrow = depth <= 128 || math == ConvMath::f32;
-  const WgmmaTile tile = few_rows(rows) ? WgmmaTile{64, 256} : WgmmaTile{128, narrow ? 128 : 256};
+  const bool split = math == ConvMath::f32;
+  WgmmaTile tile{128, depth <= 128 ? 128 : 256};
+  if (dtype == DType::f32) {
+    tile = {128, split ? 256 : 384};
+  } else if (few_rows(rows)) {
+    tile = {64, 256};
+  }
   const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns);
-  return {tile, plan_chunks(pixels, 256, std::max<int64_t>(1, kBlocks / tiles), 64)};
+  return {tile, split, plan_chunks(pixels, 256, std::max<int64_t>(1, kBlocks / tiles), 64)};
 }
 
 }  // namespace gradus

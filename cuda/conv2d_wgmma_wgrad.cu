@@ -2,38 +2,48 @@
 #include "cuda/conv2d_wgmma_wgrad.cuh"
 
 #include "cuda/conv2d_wgmma_kernels.h"
+#include "cuda/conv2d_wgmma_turned.cuh"
 
 namespace gradus {
 namespace {
 
-template <class T, int Rows, int Columns, bool Split = false>
-void launch(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
-  const auto kernel = conv2d_wgmma_wgrad<T, Rows, Columns, Split>;
-  constexpr int kShared = WgmmaStages<T, Rows, Columns, Split>::kSharedBytes;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
-             "cudaFuncSetAttribute");
+void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), int shared_bytes, const WgmmaWgrad& p,
+            int64_t slices) {
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      "cudaFuncSetAttribute");
   const unsigned blocks = exact_blocks(slices * p.row_tiles * p.column_tiles, "conv2d");
-  launch_next_kernel(cuda, {dim3(blocks), kWgmmaThreads, kShared}, kernel, p);
+  launch_next_kernel(cuda, {dim3(blocks), kWgmmaThreads, static_cast<size_t>(shared_bytes)}, kernel,
+                     p);
+}
+
+template <class T, int Rows, int Columns>
+void launch_half(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
+  launch(cuda, conv2d_wgmma_wgrad<T, Rows, Columns>, WgmmaStages<T, Rows, Columns>::kSharedBytes, p,
+         slices);
+}
+
+template <int Tiles, int Columns, bool Split>
+void launch_turned(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
+  launch(cuda, conv2d_wgmma_turned<Tiles, Columns, Split>,
+         TurnedStages<Tiles, Columns, Split>::kSharedBytes, p, slices);
+}
+
+template <class T>
+void wgrad_half(Cuda& cuda, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
+  const int64_t slices = plan.chunks.count;
+  if (plan.tile.rows == 64) return launch_half<T, 64, 256>(cuda, p, slices);
+  plan.tile.columns == 128 ? launch_half<T, 128, 128>(cuda, p, slices)
+                           : launch_half<T, 128, 256>(cuda, p, slices);
 }
 
 }  // namespace
 
-template <class T>
-void wgmma_wgrad(Cuda& cuda, const WgmmaWgrad& p, const WgmmaWgradPlan& plan, bool split) {
-  const int64_t slices = plan.chunks.count;
-  if constexpr (sizeof(T) == 4) {
-    if (split) {
-      return plan.tile.rows == 64 ? launch<T, 64, 256, true>(cuda, p, slices)
-                                  : launch<T, 128, 128, true>(cuda, p, slices);
-    }
-  }
-  if (plan.tile.rows == 64) return launch<T, 64, 256>(cuda, p, slices);
-  plan.tile.columns == 128 ? launch<T, 128, 128>(cuda, p, slices)
-                           : launch<T, 128, 256>(cuda, p, slices);
+void wgmma_wgrad(Cuda& cuda, DType dtype, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
+  if (dtype == DType::bf16) return wgrad_half<BFloat16>(cuda, p, plan);
+  if (dtype == DType::f16) return wgrad_half<Half>(cuda, p, plan);
+  plan.split ? launch_turned<2, 128, true>(cuda, p, plan.chunks.count)
+             : launch_turned<3, 128, false>(cuda, p, plan.chunks.count);
 }
-
-template void wgmma_wgrad<float>(Cuda&, const WgmmaWgrad&, const WgmmaWgradPlan&, bool);
-template void wgmma_wgrad<Half>(Cuda&, const WgmmaWgrad&, const WgmmaWgradPlan&, bool);
-template void wgmma_wgrad<BFloat16>(Cuda&, const WgmmaWgrad&, const WgmmaWgradPlan&, bool);
 
 }  // namespace gradus

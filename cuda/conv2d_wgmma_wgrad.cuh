@@ -1,4 +1,5 @@
-// The first stage of conv2d backward to the weights by Hopper's warpgroup-wide products.
+// The first stage of conv2d backward to the weights of 16-bit operands by Hopper's warpgroup-wide
+// products.
 #pragma once
 
 #include "cuda/conv2d_wgmma.h"
@@ -52,57 +53,20 @@ __device__ __forceinline__ void copy_pixel_steps(Stages& stages, const WgmmaWgra
   }
 }
 
-// Copies 32 positions of every channel of the tile, channel by channel. With a stride, x lies in
-// one plane per remainder.
-template <class Stages, int Columns>
-__device__ __forceinline__ void copy_turned_steps(Stages& stages, const WgmmaWgrad& p, int row0,
-                                                  int column0, int64_t begin, int steps) {
-  constexpr int kBoxes = Columns / 64;
-  const int boxes = min(Columns, p.depth - column0) / 64;
-  const int x_rows = p.h.scale * p.w.scale * p.channels;
-  const auto images = static_cast<int>(p.grid.width.divisor);
-  const auto row_pitch = static_cast<int>(p.grid.height.divisor) * images;
-  int row[kBoxes], shift[kBoxes];
-#pragma unroll
-  for (int i = 0; i < kBoxes; ++i) {
-    const WgradBox box(p, column0 + 64 * i);
-    const int plane = box.r % p.h.scale * p.w.scale + box.s % p.w.scale;
-    row[i] = plane * p.channels + box.channel;
-    shift[i] = box.r / p.h.scale * row_pitch + box.s / p.w.scale * images;
-  }
-  for (int step = 0; step < steps; ++step) {
-    const int at = static_cast<int>(begin) + step * 32;
-    const SharedBarrier arrived =
-        stages.acquire(Stages::kParts * (Stages::kBytesA + boxes * Stages::kBoxBytes));
-#pragma unroll
-    for (int half = 0; half < Stages::kParts; ++half) {
-      copy_box(stages.a() + half * Stages::kBytesA, p.dy, arrived, at, row0 + half * p.rows);
-#pragma unroll
-      for (int i = 0; i < kBoxes; ++i) {
-        if (i < boxes) {
-          copy_box(stages.b() + half * Stages::kBytesB + i * Stages::kBoxBytes, p.x, arrived,
-                   at + shift[i], row[i] + half * x_rows);
-        }
-      }
-    }
-    stages.advance();
-  }
-}
-
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
 // grid    one block per slice, tile of Rows channels k and tile of Columns positions (r, s, c);
 //         positions fastest
-// passes  one over the slice's pixels, 128 bytes of a channel at a time, copied ahead by one thread
+// passes  one over the slice's pixels, 64 at a time, copied ahead by one thread
 // bytes   fewest: x, dy once; actual: x once per tap and channel tile, dy once per position tile,
 //         from L2
 // smem    2 to 6 stages of (Rows + Columns) x 128 bytes
-// needs   sm_90a; channels of x a multiple of 64; 16-bit: of dy of 8, both 16-byte aligned
+// needs   sm_90a; channels of x a multiple of 64, of dy of 8, both 16-byte aligned
 // order   pixels in order within a slice; slices are added in order by conv2d_reduce
-template <class T, int Rows, int Columns, bool Split>
+template <class T, int Rows, int Columns>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     conv2d_wgmma_wgrad(const __grid_constant__ WgmmaWgrad p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Stages = WgmmaStages<T, Rows, Columns, Split>;
+  using Stages = WgmmaStages<T, Rows, Columns>;
   Stages stages;
   stages.open();
   wait_for_previous_kernel();
@@ -112,24 +76,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const int row0 = static_cast<int>(tile % p.row_tiles) * Rows;
   const int64_t slice = tile / p.row_tiles, begin = slice * p.slice_pixels;
   const int64_t end = min(begin + p.slice_pixels, p.grid.pixels);
-  const int steps = static_cast<int>((end - begin + Stages::kDepth - 1) / Stages::kDepth);
+  const int steps = static_cast<int>((end - begin + 63) / 64);
   if (threadIdx.x >= kWgmmaConsumers) {
     shrink_registers<40>();
     if (threadIdx.x > kWgmmaConsumers) return;
-    if constexpr (sizeof(T) == 2) {
-      copy_pixel_steps<Stages, Rows, Columns>(stages, p, row0, column0, begin, steps);
-    } else {
-      copy_turned_steps<Stages, Columns>(stages, p, row0, column0, begin, steps);
-    }
+    copy_pixel_steps<Stages, Rows, Columns>(stages, p, row0, column0, begin, steps);
   } else {
     grow_registers<232>();
     constexpr int kColumns = Stages::kGroupColumns;
     float c[kColumns / 2];
-    if constexpr (Split) {
-      stages.multiply_split(c, steps);
-    } else {
-      stages.template multiply<sizeof(T) == 2 ? Operand::upright : Operand::flat>(c, steps);
-    }
+    stages.template multiply<Operand::upright>(c, steps);
     const int t = threadIdx.x % 128, group = Stages::group();
     const int row = row0 + (Rows == 64 ? 0 : group * 64) + t / 32 * 16 + t % 32 / 4;  // and row + 8
     const int first = column0 + (Rows == 64 ? group * kColumns : 0) + 2 * (t % 4);

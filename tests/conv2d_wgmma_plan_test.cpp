@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cuda/conv2d_plan.h"
+#include "cuda/device/conv2d_turned_tile.h"
 
 namespace gradus {
 namespace {
@@ -104,34 +105,55 @@ TEST(ConvWgmmaPlan, PartsCoverEveryReadOnce) {
   }
 }
 
-// Position j of dy and what tap (r) reads of x: the same padded rows, a distance apart.
-TEST(ConvWgmmaPlan, TurnedRowsReadWhatTheWindowReads) {
-  for (const int64_t kernel : {1, 2, 3, 5}) {
-    for (const int64_t stride : {1, 2}) {
-      for (const int64_t padding : {0, 1, 4}) {
-        for (const int64_t dilation : {1, 2}) {
-          const Window window{
-              .kernel = kernel, .stride = stride, .padding = padding, .dilation = dilation};
-          const int64_t extent = dilation * (kernel - 1) + 6;
-          const int64_t outputs = window.positions(1, extent);
-          const int64_t pitch = turned_extent(window, 1, extent, outputs);
-          ASSERT_GE(pitch, outputs);
-          for (int64_t q = 0; q < outputs; ++q) {
-            for (int64_t s = 0; s < kernel; ++s) {
-              const int64_t wanted = q * stride + s * dilation - padding;
-              // The column of plane s·dilation % stride, in this row or in the next one.
-              const int64_t at = (q + s * dilation / stride) % pitch;
-              const int64_t found = at * stride + s * dilation % stride - padding;
-              const bool inside = wanted >= 0 && wanted < extent;
-              EXPECT_EQ(found >= 0 && found < extent, inside);
-              if (inside) {
-                EXPECT_EQ(found, wanted);
-              }
-            }
-          }
-        }
-      }
+// A word of a box as the copy engine leaves it: vector v of pixel p at v ^ (p % 8).
+int box_word(int pixel, int channel) {
+  return pixel * 32 + ((channel / 4 ^ pixel % 8) * 4) + channel % 4;
+}
+
+// What a thread loads of x and what is turned of dy meet as the same pixels.
+TEST(ConvWgmmaPlan, TurnedTermsAreTheSamePixels) {
+  for (int t = 0; t < 128; ++t) {
+    const int w = t / 32, g = t % 32 / 4, q = t % 4;
+    const uint32_t at = turned_rows_at(t);
+    const uint32_t loads[] = {at, at ^ 32, (at ^ 16) + 128, (at ^ 48) + 128};
+    for (int i = 0; i < 4; ++i) {
+      const int row = 16 * w + g + i % 2 * 8, pixel = 2 * q + i / 2;  // term q + i / 2 * 4
+      EXPECT_EQ(loads[i] / 4, row / 32 * 1024 + box_word(pixel, row % 32)) << t << ' ' << i;
     }
+  }
+  for (int channel = 0; channel < 32; ++channel) {
+    for (int p = 0; p < 8; ++p) {
+      const uint32_t at = (turned_channel_at(channel) ^ (p << 4)) + p * 128;
+      EXPECT_EQ(at / 4, box_word(p, channel));
+    }
+  }
+  std::set<uint32_t> places;
+  for (int channel = 0; channel < 128; ++channel) {
+    for (int v = 0; v < 8; ++v) {
+      EXPECT_EQ(turned_terms_at(channel, v) / 4, box_word(channel, 4 * v));
+      places.insert(turned_terms_at(channel, v));
+    }
+  }
+  EXPECT_EQ(places.size(), 1024);
+}
+
+// Each of a warp's loads of x and of dy touches every bank once; 8 lanes' stores every 16 bytes.
+TEST(ConvWgmmaPlan, TurnedLoadsAndStoresMeetNoBankTwice) {
+  for (int warp = 0; warp < 4; ++warp) {
+    for (const uint32_t flip : {0, 32, 16, 48}) {
+      std::set<uint32_t> banks;
+      for (int lane = 0; lane < 32; ++lane)
+        banks.insert((turned_rows_at(32 * warp + lane) ^ flip) / 4 % 32);
+      EXPECT_EQ(banks.size(), 32);
+    }
+  }
+  for (int p = 0; p < 8; ++p) {
+    std::set<uint32_t> banks, vectors;
+    for (int lane = 0; lane < 32; ++lane)
+      banks.insert((turned_channel_at(lane) ^ (p << 4)) / 4 % 32);
+    for (int lane = 0; lane < 8; ++lane) vectors.insert(turned_terms_at(lane, p) / 16 % 8);
+    EXPECT_EQ(banks.size(), 32);
+    EXPECT_EQ(vectors.size(), 8);
   }
 }
 
@@ -142,11 +164,17 @@ TEST(ConvWgmmaPlan, TilesFillTheBlocks) {
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 192), (WgmmaTile{64, 256}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::f32, 65536, 128), (WgmmaTile{128, 128}));
   for (const int64_t pixels : {1024, 1087, 65536}) {
-    const WgmmaWgradPlan plan = plan_wgmma_wgrad(ConvMath::tensor, pixels, 128, 1152);
-    EXPECT_EQ(plan.chunks.size % 64, 0);
-    EXPECT_GE(plan.chunks.count * plan.chunks.size, pixels);
-    EXPECT_LT((plan.chunks.count - 1) * plan.chunks.size, pixels);
-    EXPECT_LE(plan.chunks.count * 5, 132);
+    for (const auto& [dtype, math, tiles] : {std::tuple{DType::bf16, ConvMath::tensor, 5},
+                                             {DType::f32, ConvMath::tensor, 3},
+                                             {DType::f32, ConvMath::f32, 5}}) {
+      const WgmmaWgradPlan plan = plan_wgmma_wgrad(dtype, math, pixels, 128, 1152);
+      EXPECT_EQ(plan.split, math == ConvMath::f32);
+      EXPECT_EQ(ceil_div(1152, plan.tile.columns), tiles);
+      EXPECT_EQ(plan.chunks.size % 64, 0);
+      EXPECT_GE(plan.chunks.count * plan.chunks.size, pixels);
+      EXPECT_LT((plan.chunks.count - 1) * plan.chunks.size, pixels);
+      EXPECT_LE(plan.chunks.count * tiles, 132);
+    }
   }
 }
 
