@@ -112,6 +112,7 @@ struct WgmmaWgradPlan {
   WgmmaTile tile;      // output channels x positions (r, s, channel)
   bool split = false;  // f32 operands in two parts
   Chunks chunks;       // of the pixels, so many that every block has about one
+  int64_t pairs() const { return ceil_div(chunks.count, 2); }
 };
 inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixels, int64_t rows,
                                        int64_t depth) {
@@ -124,7 +125,7 @@ inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixel
     tile = {64, 256};
   }
   const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns);
-  return {tile, split, plan_chunks(pixels, 256, std::max<int64_t>(1, kBlocks / tiles), 64)};
+  return {tile, split, plan_chunks(pixels, 256, 2 * std::max<int64_t>(1, kBlocks / 2 / tiles), 64)};
 }
 
 }  // namespace gradus

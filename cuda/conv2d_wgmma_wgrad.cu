@@ -7,34 +7,31 @@
 namespace gradus {
 namespace {
 
-void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), int shared_bytes, const WgmmaWgrad& p,
-            int64_t slices) {
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "cudaFuncSetAttribute");
-  const unsigned blocks = exact_blocks(slices * p.row_tiles * p.column_tiles, "conv2d");
-  launch_next_kernel(cuda, {dim3(blocks), kWgmmaThreads, static_cast<size_t>(shared_bytes)}, kernel,
-                     p);
+// A cluster of two blocks per tile and pair of slices.
+void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), size_t shared_bytes, const WgmmaWgrad& p,
+            int64_t pairs) {
+  const unsigned blocks = exact_blocks(2 * pairs * p.row_tiles * p.column_tiles, "conv2d");
+  launch_clusters(cuda, {dim3(blocks), kWgmmaThreads, shared_bytes}, 2, kernel, p);
 }
 
 template <class T, int Rows, int Columns>
-void launch_half(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
+void launch_half(Cuda& cuda, const WgmmaWgrad& p, int64_t pairs) {
   launch(cuda, conv2d_wgmma_wgrad<T, Rows, Columns>, WgmmaStages<T, Rows, Columns>::kSharedBytes, p,
-         slices);
+         pairs);
 }
 
 template <int Tiles, int Columns, bool Split>
-void launch_turned(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
+void launch_turned(Cuda& cuda, const WgmmaWgrad& p, int64_t pairs) {
   launch(cuda, conv2d_wgmma_turned<Tiles, Columns, Split>,
-         TurnedStages<Tiles, Columns, Split>::kSharedBytes, p, slices);
+         TurnedStages<Tiles, Columns, Split>::kSharedBytes, p, pairs);
 }
 
 template <class T>
 void wgrad_half(Cuda& cuda, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
-  const int64_t slices = plan.chunks.count;
-  if (plan.tile.rows == 64) return launch_half<T, 64, 256>(cuda, p, slices);
-  plan.tile.columns == 128 ? launch_half<T, 128, 128>(cuda, p, slices)
-                           : launch_half<T, 128, 256>(cuda, p, slices);
+  const int64_t pairs = plan.pairs();
+  if (plan.tile.rows == 64) return launch_half<T, 64, 256>(cuda, p, pairs);
+  plan.tile.columns == 128 ? launch_half<T, 128, 128>(cuda, p, pairs)
+                           : launch_half<T, 128, 256>(cuda, p, pairs);
 }
 
 }  // namespace
@@ -42,8 +39,8 @@ void wgrad_half(Cuda& cuda, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
 void wgmma_wgrad(Cuda& cuda, DType dtype, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
   if (dtype == DType::bf16) return wgrad_half<BFloat16>(cuda, p, plan);
   if (dtype == DType::f16) return wgrad_half<Half>(cuda, p, plan);
-  plan.split ? launch_turned<2, 128, true>(cuda, p, plan.chunks.count)
-             : launch_turned<3, 128, false>(cuda, p, plan.chunks.count);
+  plan.split ? launch_turned<2, 128, true>(cuda, p, plan.pairs())
+             : launch_turned<3, 128, false>(cuda, p, plan.pairs());
 }
 
 }  // namespace gradus
