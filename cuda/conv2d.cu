@@ -26,6 +26,8 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
       return gather_first(cuda, call);
     case ConvPath::direct:
       return gather_direct(cuda, call);
+    case ConvPath::shift:
+      return gather_shift(cuda, call);
     case ConvPath::wgmma:
       return gather_wgmma(cuda, call);
     case ConvPath::product:
@@ -51,6 +53,7 @@ void wgrad_conv(Cuda& cuda, const WgradCall& call) {
       return wgrad_product(cuda, call);
     case ConvPath::halo:
       return wgrad_halo(cuda, call);
+    case ConvPath::shift:  // not of this direction
     case ConvPath::gemm:
       return wgrad_gemm(cuda, call);
   }

@@ -160,6 +160,7 @@ inline int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 void gather_depthwise(Cuda&, const GatherCall&);
 void gather_first(Cuda&, const GatherCall&);
 void gather_direct(Cuda&, const GatherCall&);
+void gather_shift(Cuda&, const GatherCall&);
 void gather_wgmma(Cuda&, const GatherCall&);
 void gather_product(Cuda&, const GatherCall&);
 void gather_halo(Cuda&, const GatherCall&);

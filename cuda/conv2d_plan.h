@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_halo_plan.h"
+#include "cuda/conv2d_shift_plan.h"
 #include "cuda/conv2d_wgmma_plan.h"
 
 namespace gradus {
@@ -122,6 +123,7 @@ enum class ConvPath : uint8_t {
   depthwise,  // 3 x 3 filters of one channel each, channels-last
   first,      // y from 1, 3 or 4 channels, and the gradient of those weights, channels-last
   direct,     // any layout, few channels: plain multiply-adds
+  shift,      // Hopper's too: few channels, tiles that all taps share
   wgmma,      // Hopper's copy engine and warpgroup-wide products: many channels
   halo,       // implicit GEMM over tiles that all taps share: tensor cores, up to 64 channels
   product,    // 1x1 as one matrix product
@@ -141,6 +143,7 @@ inline ConvPath plan_conv_path(const ConvProblem& problem) {
   if (conv_is_depthwise(problem)) return ConvPath::depthwise;
   if (conv_is_first(problem)) return ConvPath::first;
   if (conv_is_direct(problem.channels(), problem.taps())) return ConvPath::direct;
+  if (plan_shift(problem).positions > 0) return ConvPath::shift;
   if (conv_takes_wgmma(problem)) return ConvPath::wgmma;
   if (conv_is_product(problem)) return ConvPath::product;
   if (conv_is_halo(problem)) return ConvPath::halo;

@@ -25,6 +25,8 @@ inline constexpr std::string_view to_string(ConvPath path) {
       return "first";
     case ConvPath::direct:
       return "direct";
+    case ConvPath::shift:
+      return "shift";
     case ConvPath::wgmma:
       return "wgmma";
     case ConvPath::halo:
@@ -60,6 +62,7 @@ inline std::vector<ConvPath> conv_paths(const ConvProblem& problem) {
   add(conv_is_depthwise(problem), ConvPath::depthwise);
   add(conv_is_first(problem), ConvPath::first);
   add(conv_is_direct(problem.channels(), problem.taps()), ConvPath::direct);
+  add(plan_shift(problem).positions > 0, ConvPath::shift);
   add(conv_takes_wgmma(problem), ConvPath::wgmma);
   add(conv_is_product(problem), ConvPath::product);
   add(conv_is_halo(problem), ConvPath::halo);

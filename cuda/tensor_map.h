@@ -17,10 +17,15 @@ struct MapElement {
   bool round_tf32 = false;
 };
 
-// Boxes of `box_rows` rows x 128 bytes of a row-major matrix. Boxes are swizzled in shared memory:
-// vector v of row r lies at v ^ (r % 8). Elements outside are zeros.
+// Boxes of `box_rows` rows x 128 (or 64) bytes of a row-major matrix. Boxes are swizzled in shared
+// memory: vector v of row r lies at v ^ (r % 8) (or at v ^ (r / 2 % 4)). Elements outside are
+// zeros.
 CUtensorMap box_map(MapElement element, const void* data, int64_t rows, int64_t columns,
-                    int box_rows);
+                    int box_rows, int row_bytes = 128);
+// Boxes of `box_h` x `box_w` pixels x row_bytes of channels of [n, h, w, channels], swizzled
+// likewise.
+CUtensorMap image_map(MapElement element, const void* data, int64_t images, int64_t h, int64_t w,
+                      int64_t channels, int box_h, int box_w, int row_bytes);
 
 // Along one axis of an image: positions shift, shift + scale, ... of an axis of `extent`.
 struct MapAxis {

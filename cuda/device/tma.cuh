@@ -29,6 +29,17 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, Sh
       : "memory");
 }
 
+// The box of an image [n, h, w, channels] that starts at channel c of pixel (w, h, n).
+__device__ __forceinline__ void copy_image(uint32_t to, const CUtensorMap& map,
+                                           SharedBarrier barrier, int c, int w, int h, int n) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+      :
+      : "r"(to), "l"(&map), "r"(barrier.address), "r"(c), "r"(w), "r"(h), "r"(n)
+      : "memory");
+}
+
 // The other way: a run of pixels of 64 or 32 channels, from channel c of pixel (w, h, n) on,
 // without those that `map` does not have. Copies of one thread since its last commit_stores() are a
 // group.

@@ -26,6 +26,14 @@ __device__ __forceinline__ uint64_t describe_operand(uint32_t address, uint32_t 
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (leading << 16) |
          ((address & 0x3FFFF) >> 4);
 }
+// A flat operand whose rows are of 128 or of 64 swizzled bytes, starting at any of them: the
+// swizzle is of addresses, in which eight rows of 128 bytes, or of 64, repeat it.
+template <int RowBytes>
+__device__ __forceinline__ uint64_t describe_rows(uint32_t address) {
+  static_assert(RowBytes == 128 || RowBytes == 64);
+  return (uint64_t{RowBytes == 128 ? 1 : 2} << 62) | (uint64_t{RowBytes * 8 >> 4} << 32) |
+         (uint64_t{1} << 16) | ((address & 0x3FFFF) >> 4);
+}
 // Bytes / 16 from one product's 32 bytes of the sum to the next one's: added to a description.
 template <Operand O>
 inline constexpr uint64_t kOperandStep = O == Operand::flat ? 32 >> 4 : 2048 >> 4;
@@ -43,45 +51,43 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-#define GRADUS_ACC8(i)                                                                        \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
-      "+f"(c[i + 6]), "+f"(c[i + 7])
+#define GRADUS_ACC4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define GRADUS_ACC8(i) GRADUS_ACC4(i), GRADUS_ACC4(i + 4)
 #define GRADUS_ACC32(i) GRADUS_ACC8(i), GRADUS_ACC8(i + 8), GRADUS_ACC8(i + 16), GRADUS_ACC8(i + 24)
-#define GRADUS_LIST64                                                                \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+#define GRADUS_ACC64 GRADUS_ACC32(0), GRADUS_ACC32(32)
+#define GRADUS_REGS64                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define GRADUS_LIST128                                                                           \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
-  "%127}"
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GRADUS_REGS68 GRADUS_REGS64 ", %64, %65, %66, %67"
+#define GRADUS_REGS112                                                                     \
+  GRADUS_REGS68                                                                            \
+  ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "     \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, " \
+  "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define GRADUS_REGS128                                                                     \
+  GRADUS_REGS112                                                                           \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+  "%126, %127"
 
-#define GRADUS_PRODUCT128(type, tail)                                                            \
-  asm volatile(                                                                                  \
-      "{ .reg .pred add; setp.ne.b32 add, %66, 0; "                                              \
-      "wgmma.mma_async.sync.aligned.m64n128" type " " GRADUS_LIST64 ", %64, %65, add, 1, 1" tail \
-      "; }"                                                                                      \
-      : GRADUS_ACC32(0), GRADUS_ACC32(32)                                                        \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define GRADUS_PRODUCT256(type, tail)                                         \
-  asm volatile(                                                               \
-      "{ .reg .pred add; setp.ne.b32 add, %130, 0; "                          \
-      "wgmma.mma_async.sync.aligned.m64n256" type " " GRADUS_LIST128          \
-      ", %128, %129, add, 1, 1" tail "; }"                                    \
-      : GRADUS_ACC32(0), GRADUS_ACC32(32), GRADUS_ACC32(64), GRADUS_ACC32(96) \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define GRADUS_PRODUCT(type, tail) \
-  if constexpr (Columns == 128) {  \
-    GRADUS_PRODUCT128(type, tail); \
-  } else {                         \
-    GRADUS_PRODUCT256(type, tail); \
+#define GRADUS_PRODUCT_OF(n, list, a_at, b_at, add_at, type, tail, ...)                            \
+  asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #add_at                                      \
+               ", 0; wgmma.mma_async.sync.aligned.m64n" #n type " {" list "}, %" #a_at ", %" #b_at \
+               ", add, 1, 1" tail "; }"                                                            \
+               : __VA_ARGS__                                                                       \
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define GRADUS_PRODUCT(type, tail)                                                                \
+  if constexpr (Columns == 128) {                                                                 \
+    GRADUS_PRODUCT_OF(128, GRADUS_REGS64, 64, 65, 66, type, tail, GRADUS_ACC64);                  \
+  } else if constexpr (Columns == 136) {                                                          \
+    GRADUS_PRODUCT_OF(136, GRADUS_REGS68, 68, 69, 70, type, tail, GRADUS_ACC64, GRADUS_ACC4(64)); \
+  } else if constexpr (Columns == 224) {                                                          \
+    GRADUS_PRODUCT_OF(224, GRADUS_REGS112, 112, 113, 114, type, tail, GRADUS_ACC64,               \
+                      GRADUS_ACC32(64), GRADUS_ACC8(96), GRADUS_ACC8(104));                       \
+  } else {                                                                                        \
+    GRADUS_PRODUCT_OF(256, GRADUS_REGS128, 128, 129, 130, type, tail, GRADUS_ACC64,               \
+                      GRADUS_ACC32(64), GRADUS_ACC32(96));                                        \
   }
 
 // c (+)= a · bᵀ over 32 bytes of the sum; without `add` c is overwritten. T: float (TF32: the low
@@ -89,7 +95,7 @@ __device__ __forceinline__ void wait_products() {
 template <class T, int Columns, Operand O>
 __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t a, uint64_t b,
                                                bool add) {
-  static_assert(Columns == 128 || Columns == 256);
+  static_assert(Columns == 128 || Columns == 136 || Columns == 224 || Columns == 256);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if constexpr (sizeof(T) == 4) {
     GRADUS_PRODUCT("k8.f32.tf32.tf32", "");
@@ -105,12 +111,15 @@ __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t
 #endif
 }
 
+#undef GRADUS_ACC4
 #undef GRADUS_ACC8
 #undef GRADUS_ACC32
-#undef GRADUS_LIST64
-#undef GRADUS_LIST128
-#undef GRADUS_PRODUCT128
-#undef GRADUS_PRODUCT256
+#undef GRADUS_ACC64
+#undef GRADUS_REGS64
+#undef GRADUS_REGS68
+#undef GRADUS_REGS112
+#undef GRADUS_REGS128
+#undef GRADUS_PRODUCT_OF
 #undef GRADUS_PRODUCT
 
 // Writes four 8x8 matrices of 16-bit elements, each transposed: lane i gives the address of row i %
