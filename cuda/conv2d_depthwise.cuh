@@ -9,6 +9,7 @@
 #include "core/dtype.h"
 #include "cuda/device/conv2d_halo.cuh"
 #include "cuda/device/quotient.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -311,6 +312,7 @@ __device__ __forceinline__ void store_depthwise(const DepthwiseWgrad& p,
 template <class T, int Stride>
 __global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
     conv2d_depthwise_wgrad(const __grid_constant__ DepthwiseWgrad p) {
+  start_next_kernel();
   using Ring = DepthwiseRing<T, Stride>;
   constexpr int V = kDepthwisePack<T>, kStrip = kDepthwiseStrip;
   const DepthwisePlace<T> block(p.shape);

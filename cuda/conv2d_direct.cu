@@ -166,6 +166,7 @@ struct ColumnTap {
 template <class T, int PerThread, int Columns>
 __global__ void __launch_bounds__(kThreads)
     conv2d_direct_wgrad(const __grid_constant__ DirectWgrad p) {
+  start_next_kernel();
   using Acc = acc_t<T>;
   auto* shared = reinterpret_cast<Acc*>(dynamic_shared());
   __shared__ ColumnTap columns[Columns];

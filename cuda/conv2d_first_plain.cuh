@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_first_wgrad.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -65,6 +66,7 @@ struct FirstPlainSums {
 template <int Channels>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
+  start_next_kernel();
   const int k0 = blockIdx.y * 64, padded = p.tile.rows * p.out_w;
   const int dy_size = padded * first_dy_pitch<float, 4>;
   const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_first_tensor.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -128,6 +129,7 @@ struct FirstWgradProduct {
 template <class T, int Channels, int M, int N>
 __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
+  start_next_kernel();
   using Product = FirstWgradProduct<T, Channels, M, N>;
   constexpr int kPixels = Product::kPixels;
   const int k0 = blockIdx.y * M * 16, warp = threadIdx.x / 32;

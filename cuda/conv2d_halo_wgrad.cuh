@@ -19,6 +19,7 @@ template <class T, int M, int N, int RowSteps, int Steps, int Threads>
 __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_constant__ HaloWgrad p) {
   using Tiles = HaloWgradTiles<T, RowSteps, Steps>;
   unsigned char* const shared = dynamic_shared();
+  start_next_kernel();
   const int begin = blockIdx.x * p.tiles_per_slice, end = min(begin + p.tiles_per_slice, p.tiles);
   const int k0 = blockIdx.z * p.row_units * M * 16;
   const Tiles tiles(p, shared, k0, end);

@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kTurnThreads, 1)
   using Stages = TurnedStages<Tiles, Columns, Split>;
   Stages stages;
   stages.open();
+  start_next_kernel();
   const WgmmaWgradBlock block(p, Stages::kPositions, Columns, kTurnPixels);
   const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
   if (group == Stages::kGroups) {

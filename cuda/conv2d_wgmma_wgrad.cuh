@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   using Stages = WgmmaStages<T, Rows, Columns>;
   Stages stages;
   stages.open();
+  start_next_kernel();
   const WgmmaWgradBlock block(p, Columns, Rows, 64);
   if (threadIdx.x >= kWgmmaConsumers) {
     shrink_registers<40>();

@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   constexpr int kTileA = Tile::kDepth * Tile::kPitchA, kTileB = Tile::kDepth * Tile::kPitchB;
   __shared__ PixelEntry entries[2][Tile::kDepth];
   T* const shared = reinterpret_cast<T*>(dynamic_shared());
+  start_next_kernel();
 
   int64_t tile = blockIdx.x;
   const int column0 = static_cast<int>(tile % p.column_tiles) * Tile::kColumns;
