@@ -1,9 +1,10 @@
 // conv2d on CUDA: which kernels an argument struct becomes.
 //
-// plan_conv_path() says which. What takes everything is an implicit GEMM over channels-last tensors
-// whose channels fill whole 16-byte vectors: other tensors (NCHW, odd channel counts, unaligned
-// views) are copied to that form in the workspace first, and NCHW results copied back. Each costs
-// one more read and write of the tensor, and channels-last avoids both.
+// plan_conv() says which. What takes everything is an implicit GEMM
+// over channels-last tensors whose channels fill whole 16-byte vectors: other tensors (NCHW, odd
+// channel counts, unaligned views) are copied to that form first, and NCHW results copied back.
+// Each costs one more read and write of the tensor, which a Trace shows as conv2d_layout;
+// channels-last avoids them.
 #include "core/ops/conv2d.h"
 
 #include "cuda/conv2d_call.h"
@@ -12,14 +13,8 @@
 namespace gradus {
 namespace {
 
-ConvPath choose_path(const Cuda& cuda, ConvProblem problem) {
-  problem.wgmma = has_warpgroup_products(cuda);
-  return plan_conv_path(problem);
-}
-
-void gather_conv(Cuda& cuda, const GatherCall& call) {
-  if (call.out.numel() == 0) return;
-  switch (choose_path(cuda, call.problem())) {
+void run_path(Cuda& cuda, ConvPath path, const GatherCall& call) {
+  switch (path) {
     case ConvPath::depthwise:
       return gather_depthwise(cuda, call);
     case ConvPath::first:
@@ -39,8 +34,8 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
   }
 }
 
-void wgrad_conv(Cuda& cuda, const WgradCall& call) {
-  switch (choose_path(cuda, call.problem())) {
+void run_path(Cuda& cuda, ConvPath path, const WgradCall& call) {
+  switch (path) {
     case ConvPath::depthwise:
       return wgrad_depthwise(cuda, call);
     case ConvPath::first:
@@ -58,6 +53,54 @@ void wgrad_conv(Cuda& cuda, const WgradCall& call) {
       return wgrad_gemm(cuda, call);
   }
 }
+
+// Memory for the image in channels-last, to which it then points; none where it is that already.
+std::shared_ptr<Storage> place_channels_last(Cuda& cuda, DType dtype, Image& image) {
+  if (is_channels_last(image)) return nullptr;
+  const int64_t bytes = image.numel() * size_of(dtype);
+  auto room = Storage::make(device_of(cuda), static_cast<size_t>(bytes), cuda.allocator());
+  image.data = room->data();
+  image.pixel_major = true;
+  return room;
+}
+
+// The same with the image's values.
+std::shared_ptr<Storage> copy_channels_last(Cuda& cuda, DType dtype, Image& image) {
+  const Image from = image;
+  auto room = place_channels_last(cuda, dtype, image);
+  if (room) to_pixel_major(cuda, dtype, from, 1, static_cast<int>(from.channels), image.data);
+  return room;
+}
+
+void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
+  if (!way.copied) return run_path(cuda, way.path, call);
+  const Image out = call.out;
+  const auto in_room = copy_channels_last(cuda, call.dtype, call.in);
+  const auto out_room = place_channels_last(cuda, call.dtype, call.out);
+  run_path(cuda, way.path, call);
+  if (out_room) from_pixel_major(cuda, call.dtype, call.out.data, out);
+}
+
+void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
+  if (!way.copied) return run_path(cuda, way.path, call);
+  const auto x_room = copy_channels_last(cuda, call.dtype, call.x);
+  const auto dy_room = copy_channels_last(cuda, call.dtype, call.dy);
+  run_path(cuda, way.path, call);
+}
+
+template <class Call>
+ConvWay choose_way(const Cuda& cuda, const Call& call) {
+  ConvProblem problem = call.problem();
+  problem.wgmma = has_warpgroup_products(cuda);
+  return plan_conv(problem);
+}
+
+void gather_conv(Cuda& cuda, const GatherCall& call) {
+  if (call.out.numel() == 0) return;
+  run_way(cuda, choose_way(cuda, call), call);
+}
+
+void wgrad_conv(Cuda& cuda, const WgradCall& call) { run_way(cuda, choose_way(cuda, call), call); }
 
 }  // namespace
 

@@ -58,8 +58,14 @@ inline ConvMath conv_math(DType dtype, bool tf32) {
   return is_half(dtype) || tf32 ? ConvMath::tensor : ConvMath::f32;
 }
 
+// Whether the fast paths can read or write the tensor in place.
+inline bool is_channels_last(const Image& image) {
+  return image.pixel_major && is_aligned(image.data);
+}
+
 inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, const Image& x,
                                 const Image& y, const Window& window, int groups) {
+  const bool ready = is_channels_last(x) && is_channels_last(y);
   return {kind,
           dtype,
           conv_math(dtype, tf32),
@@ -72,7 +78,8 @@ inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, 
           y.h,
           y.w,
           window,
-          x.pixel_major && y.pixel_major && is_aligned(x.data) && is_aligned(y.data)};
+          ready,
+          !ready && x.numel() > 0 && y.numel() > 0};
 }
 
 // Forward, or backward to the input: out[m] gathers from in[m ⊕ tap].

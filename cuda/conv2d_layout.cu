@@ -1,5 +1,5 @@
 // Layouts of conv2d: tensors between NCHW and padded NHWC, weights into rows of (r, s, channel).
-#include "core/dtype.h"
+#include "core/launch.h"
 #include "cuda/conv2d_kernels.h"
 #include "cuda/device/mma.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -73,11 +73,22 @@ void copy_layout(Cuda& cuda, DType dtype, const LayoutCopy& p) {
   const int64_t channel_tiles = ceil_div(static_cast<int64_t>(p.groups) * p.to_channels, kTile);
   const int64_t pixel_tiles = ceil_div(p.pixels, kTile);
   const int64_t blocks = p.images * channel_tiles * pixel_tiles;
-  visit(Floating{}, dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kTile * kRows},
-                  conv2d_copy_layout<T>, p, static_cast<int>(channel_tiles),
-                  static_cast<int>(pixel_tiles));
+  const auto describe = [&] {
+    const int64_t bytes = p.images * p.pixels * p.groups * (p.channels + p.to_channels);
+    return TraceRecord{.name = "conv2d_layout",
+                       .device = device_of(cuda),
+                       .dtype = dtype,
+                       .bytes = bytes * size_of(dtype),
+                       .flops = 0,
+                       .part = true};
+  };
+  trace_step(cuda, describe, [&] {
+    visit(Floating{}, dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kTile * kRows},
+                    conv2d_copy_layout<T>, p, static_cast<int>(channel_tiles),
+                    static_cast<int>(pixel_tiles));
+    });
   });
 }
 

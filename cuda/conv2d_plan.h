@@ -150,6 +150,26 @@ inline ConvPath plan_conv_path(const ConvProblem& problem) {
   return ConvPath::gemm;
 }
 
+// A path with what its launch may be given.
+struct ConvWay {
+  ConvPath path = ConvPath::gemm;
+  ConvTile tile = {};   // of gemm and wgmma; 0 x 0: the plan's
+  int rounds = 1;       // of the blocks among which their weight gradients share the pixels
+  bool copied = false;  // x and y, where they are not ready, are copied to channels-last and back
+  friend bool operator==(const ConvWay&, const ConvWay&) = default;
+};
+
+// NCHW takes the path of channels-last behind the copies, where they are not part of that path as
+// they are of gemm (which pads channels, too) and wgmma. Direct kernels read any layout.
+inline ConvWay plan_conv(const ConvProblem& problem) {
+  const ConvPath path = plan_conv_path(problem);
+  if (!problem.copies || path != ConvPath::gemm) return {path};
+  ConvProblem ready = problem;
+  ready.ready = true;
+  const ConvPath behind = plan_conv_path(ready);
+  return {.path = behind, .copied = behind != ConvPath::gemm && behind != ConvPath::wgmma};
+}
+
 // Tile of pixels x output channels of the implicit GEMM. `divided`: backward to the input with a
 // stride, which most taps of a pixel miss.
 inline ConvTile plan_conv_gather(ConvMath math, int64_t pixels, int64_t columns, int64_t groups,

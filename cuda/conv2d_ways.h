@@ -9,14 +9,6 @@
 
 namespace gradus {
 
-// A path with what its launch may be given.
-struct ConvWay {
-  ConvPath path = ConvPath::gemm;
-  ConvTile tile = {};  // of gemm and wgmma; 0 x 0 elsewhere
-  int rounds = 1;      // of the blocks among which their weight gradients share the pixels
-  friend bool operator==(const ConvWay&, const ConvWay&) = default;
-};
-
 inline constexpr std::string_view to_string(ConvPath path) {
   switch (path) {
     case ConvPath::depthwise:
@@ -39,11 +31,12 @@ inline constexpr std::string_view to_string(ConvPath path) {
   return "";
 }
 
-// "halo", "gemm 128x64", "wgmma 128x256 in 2 rounds".
+// "halo", "gemm 128x64", "wgmma 128x256 in 2 rounds", "halo behind copies".
 inline std::string to_string(const ConvWay& way) {
   std::string text = concat(to_string(way.path));
   if (way.tile.rows > 0) text += concat(" ", way.tile.rows, "x", way.tile.columns);
   if (way.rounds > 1) text += concat(" in ", way.rounds, " rounds");
+  if (way.copied) text += " behind copies";
   return text;
 }
 
@@ -114,8 +107,8 @@ inline ConvTile conv_own_tile(const ConvProblem& problem, ConvPath path) {
   return plan_conv_gather(problem.math, pixels, columns, problem.groups, conv_is_divided(problem));
 }
 
-// All ways, the static choice first; each path's own tile comes before its others.
-inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
+// The ways of the tensors as they are; each path's own tile comes before its others.
+inline std::vector<ConvWay> conv_ways_in_place(const ConvProblem& problem) {
   std::vector<ConvWay> ways;
   for (const ConvPath path : conv_paths(problem)) {
     const ConvTile own = conv_own_tile(problem, path);
@@ -126,6 +119,23 @@ inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
     const bool slices = path == ConvPath::gemm || path == ConvPath::wgmma;
     if (problem.kind == ConvProblem::Kind::weight && slices) ways.push_back({path, own, 2});
   }
+  return ways;
+}
+
+// All ways, the static choice first.
+inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
+  std::vector<ConvWay> ways = conv_ways_in_place(problem);
+  if (!problem.copies) return ways;
+  ConvProblem ready = problem;
+  ready.ready = true;
+  std::vector<ConvWay> behind;
+  for (ConvWay way : conv_ways_in_place(ready)) {
+    const ConvPath path = way.path;  // copies itself, or reads any layout
+    if (path == ConvPath::gemm || path == ConvPath::wgmma || path == ConvPath::direct) continue;
+    way.copied = true;
+    behind.push_back(way);
+  }
+  ways.insert(plan_conv(problem).copied ? ways.begin() : ways.end(), behind.begin(), behind.end());
   return ways;
 }
 

@@ -85,6 +85,35 @@ TEST(ConvPlan, PathsOfSmallNetworks) {
   }
 }
 
+// NCHW goes the way of channels-last behind copies, unless its path copies itself or needs none.
+TEST(ConvPlan, OtherLayoutsAreCopiedWhereThatPays) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Kind kind : kKinds) {
+      const auto plan = [&](int64_t c, int64_t k, const Window& window, bool wgmma = false) {
+        ConvProblem problem = problem_of(kind, dtype, 128, c, k, 28, window);
+        problem.ready = false, problem.copies = true, problem.wgmma = wgmma;
+        return plan_conv(problem);
+      };
+      const ConvWay halo{.path = ConvPath::halo, .copied = true};
+      EXPECT_EQ(plan(32, 32, kSame), halo);
+      EXPECT_EQ(plan(32, 32, {.kernel = 3, .stride = 2, .padding = 1}), halo);
+      const bool rounds_first = kind == Kind::forward && is_half(dtype);
+      EXPECT_EQ(plan(64, 64, {.kernel = 1}),
+                rounds_first ? ConvWay{} : (ConvWay{.path = ConvPath::product, .copied = true}));
+      EXPECT_EQ(plan(128, 128, kSame), ConvWay{});
+      EXPECT_EQ(plan(128, 128, kSame, true), ConvWay{ConvPath::wgmma});
+      EXPECT_EQ(plan(30, 30, {.kernel = 3, .stride = 3}), ConvWay{});
+      if (kind != Kind::input) {
+        EXPECT_EQ(plan(3, 64, kSame), ConvWay{ConvPath::direct});
+      }
+    }
+  }
+  // Where nothing can be copied, as of empty tensors, the general path.
+  ConvProblem empty = problem_of(Kind::weight, DType::bf16, 0, 32, 32, 28, kSame);
+  empty.ready = false;
+  EXPECT_EQ(plan_conv(empty), ConvWay{});
+}
+
 TEST(ConvPlan, GatherTilesFollowTheShape) {
   const auto tile = [](int64_t pixels, int64_t columns, bool divided = false) {
     return plan_conv_gather(ConvMath::tensor, pixels, columns, 1, divided);

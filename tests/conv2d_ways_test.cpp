@@ -50,6 +50,7 @@ std::vector<ConvProblem> problems() {
         const auto add = [&](int64_t c, int64_t k, const Window& window, int64_t groups = 1) {
           list.push_back(problem_of(kind, mode.dtype, mode.math, c, k, 28, window, groups));
           list.back().ready = list.back().wgmma = fast;
+          list.back().copies = !fast;
         };
         for (const Window& window : {same, half, Window{.kernel = 1}}) {
           add(1, 32, window);
@@ -71,7 +72,9 @@ TEST(ConvWays, TheStaticChoiceIsFirst) {
   std::set<ConvPath> first;
   for (const ConvProblem& problem : problems()) {
     const std::vector<ConvWay> ways = conv_ways(problem);
-    EXPECT_EQ(ways[0].path, plan_conv_path(problem)) << conv_key(problem, false);
+    const ConvWay plan = plan_conv(problem);
+    EXPECT_EQ(ways[0].path, plan.path) << conv_key(problem, false);
+    EXPECT_EQ(ways[0].copied, plan.copied) << conv_key(problem, false);
     EXPECT_EQ(ways[0].tile, conv_own_tile(problem, ways[0].path));
     EXPECT_EQ(ways[0].rounds, 1);
     first.insert(ways[0].path);
@@ -99,6 +102,7 @@ TEST(ConvWays, EachIsThereOnceAndHasKernels) {
 
 TEST(ConvWays, Names) {
   EXPECT_EQ(to_string(ConvWay{ConvPath::halo}), "halo");
+  EXPECT_EQ(to_string(ConvWay{.path = ConvPath::halo, .copied = true}), "halo behind copies");
   EXPECT_EQ(to_string(ConvWay{ConvPath::gemm, {128, 64}}), "gemm 128x64");
   EXPECT_EQ(to_string(ConvWay{ConvPath::wgmma, {128, 256}, 2}), "wgmma 128x256 in 2 rounds");
 }
@@ -113,6 +117,25 @@ TEST(ConvWays, OfAPlainLayer) {
   EXPECT_EQ(names, (std::vector<std::string>{"shift", "wgmma 64x256", "wgmma 128x128",
                                              "wgmma 128x256", "halo", "gemm 64x64", "gemm 128x32",
                                              "gemm 128x64", "gemm 128x128"}));
+}
+
+// Tensors of another layout have the ways that need no copies, and those behind copies.
+TEST(ConvWays, OfAnotherLayout) {
+  const Window same{.kernel = 3, .padding = 1};
+  const auto names = [&](const ConvProblem& problem) {
+    std::vector<std::string> list;
+    for (const ConvWay& way : conv_ways(problem)) list.push_back(to_string(way));
+    return list;
+  };
+  ConvProblem p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
+  p.ready = false, p.copies = true;
+  EXPECT_EQ(names(p), (std::vector<std::string>{"halo behind copies", "gemm 128x32", "gemm 64x64",
+                                                "gemm 128x64", "gemm 128x128"}));
+  p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
+  p.ready = false, p.copies = true;
+  const std::vector<std::string> first = names(p);
+  EXPECT_EQ(first.front(), "direct");
+  EXPECT_EQ(first.back(), "first behind copies");
 }
 
 TEST(ConvWays, AKeySaysEverythingThatMatters) {
