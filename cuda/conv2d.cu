@@ -1,13 +1,16 @@
 // conv2d on CUDA: which kernels an argument struct becomes.
 //
-// plan_conv() says which. What takes everything is an implicit GEMM
+// plan_conv() says which, or a table of measured choices. What takes everything is an implicit GEMM
 // over channels-last tensors whose channels fill whole 16-byte vectors: other tensors (NCHW, odd
 // channel counts, unaligned views) are copied to that form first, and NCHW results copied back.
 // Each costs one more read and write of the tensor, which a Trace shows as conv2d_layout;
 // channels-last avoids them.
+#include "core/autotune.h"
 #include "core/ops/conv2d.h"
 
+#include "cuda/autotune.h"
 #include "cuda/conv2d_call.h"
+#include "cuda/conv2d_ways.h"
 #include "cuda/tensor_map.h"
 
 namespace gradus {
@@ -73,6 +76,7 @@ std::shared_ptr<Storage> copy_channels_last(Cuda& cuda, DType dtype, Image& imag
 }
 
 void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
+  call.tile = way.tile;
   if (!way.copied) return run_path(cuda, way.path, call);
   const Image out = call.out;
   const auto in_room = copy_channels_last(cuda, call.dtype, call.in);
@@ -82,25 +86,36 @@ void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
 }
 
 void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
+  call.tile = way.tile;
+  call.rounds = way.rounds;
   if (!way.copied) return run_path(cuda, way.path, call);
   const auto x_room = copy_channels_last(cuda, call.dtype, call.x);
   const auto dy_room = copy_channels_last(cuda, call.dtype, call.dy);
   run_path(cuda, way.path, call);
 }
 
+// The way that the table in place has for the call, or else the static one.
 template <class Call>
-ConvWay choose_way(const Cuda& cuda, const Call& call) {
+ConvWay choose_way(Cuda& cuda, const Call& call, bool bias) {
   ConvProblem problem = call.problem();
   problem.wgmma = has_warpgroup_products(cuda);
-  return plan_conv(problem);
+  Autotune* const table = Autotune::current();
+  if (table == nullptr || problem.n == 0) return plan_conv(problem);
+  const std::vector<ConvWay> ways = conv_ways(problem);
+  std::vector<std::string> names;
+  for (const ConvWay& way : ways) names.push_back(to_string(way));
+  return ways[choose_measured(cuda, *table, conv_key(problem, bias), names,
+                              [&](size_t i) { run_way(cuda, ways[i], call); })];
 }
 
 void gather_conv(Cuda& cuda, const GatherCall& call) {
   if (call.out.numel() == 0) return;
-  run_way(cuda, choose_way(cuda, call), call);
+  run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.bias)), call);
 }
 
-void wgrad_conv(Cuda& cuda, const WgradCall& call) { run_way(cuda, choose_way(cuda, call), call); }
+void wgrad_conv(Cuda& cuda, const WgradCall& call) {
+  run_way(cuda, choose_way(cuda, call, false), call);
+}
 
 }  // namespace
 

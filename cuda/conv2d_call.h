@@ -90,6 +90,7 @@ struct GatherCall {
   int groups;
   bool tf32, backward;
   DType dtype;
+  ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
 
   int in_per_group() const { return static_cast<int>(in.channels / groups); }
   int out_per_group() const { return static_cast<int>(out.channels / groups); }
@@ -115,6 +116,8 @@ struct WgradCall {
   int groups;
   bool tf32;
   DType dtype;
+  ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
+  int rounds = 1;      // of the blocks that share the pixels
 
   int c_per_group() const { return static_cast<int>(x.channels / groups); }
   int k_per_group() const { return static_cast<int>(dy.channels / groups); }

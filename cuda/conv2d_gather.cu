@@ -56,8 +56,10 @@ void gather_gemm(Cuda& cuda, const GatherCall& call) {
   pack_weights(cuda, call.dtype,
                {call.w.data, scratch.at(weights), call.groups, p.columns, call.in_per_group(),
                 padded, call.taps(), call.backward, tensor});
-  const auto tile =
-      plan_conv_gather(call.math(), p.gather.out.pixels, p.columns, p.groups, call.divided());
+  const ConvTile tile =
+      call.tile != ConvTile{}
+          ? call.tile
+          : plan_conv_gather(call.math(), p.gather.out.pixels, p.columns, p.groups, call.divided());
   visit(Floating{}, call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if constexpr (!std::is_same_v<T, double>) {

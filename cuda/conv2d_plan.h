@@ -191,13 +191,15 @@ struct ConvWgradPlan {
   Chunks chunks;  // of the pixels
 };
 
-// rows: output channels per group; depth: taps · channels per group.
+// rows: output channels per group; depth: taps · channels per group; tile: 0 x 0 for the best
+// known.
 inline ConvWgradPlan plan_conv_wgrad(ConvMath math, int64_t pixels, int64_t rows, int64_t depth,
-                                     int64_t groups) {
-  ConvTile tile{rows <= 32 ? 32 : 64, 96};
-  if (math == ConvMath::f64) tile = {32, 48};
+                                     int64_t groups, ConvTile tile = {}, int rounds = 1) {
+  if (tile == ConvTile{}) {
+    tile = math == ConvMath::f64 ? ConvTile{32, 48} : ConvTile{rows <= 32 ? 32 : 64, 96};
+  }
   const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns) * groups;
-  const int64_t most = std::max<int64_t>(1, kConvBlocks / tiles);
+  const int64_t most = std::max<int64_t>(1, rounds * kConvBlocks / tiles);
   return {tile, plan_chunks(pixels, 256, most, 64)};
 }
 

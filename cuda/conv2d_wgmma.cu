@@ -119,7 +119,9 @@ void gather_wgmma(Cuda& cuda, const GatherCall& call) {
     at.in = both;
   }
   const WgmmaTile tile =
-      plan_wgmma_gather(call.math(), call.out.n * call.out.pixels(), call.out.channels);
+      call.tile != ConvTile{}
+          ? WgmmaTile{call.tile.rows, call.tile.columns}
+          : plan_wgmma_gather(call.math(), call.out.n * call.out.pixels(), call.out.channels);
   const WgmmaGather p = describe(cuda, call, at, tile, split);
   if (call.dtype == DType::bf16) {
     wgmma_gather<BFloat16>(cuda, p, tile, split);
@@ -143,7 +145,8 @@ void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
   p.rows = static_cast<int>(k);
   p.depth = p.channels * call.taps();
   const WgmmaWgradPlan plan =
-      plan_wgmma_wgrad(call.dtype, call.math(), p.grid.pixels, p.rows, p.depth);
+      plan_wgmma_wgrad(call.dtype, call.math(), p.grid.pixels, p.rows, p.depth,
+                       WgmmaTile{call.tile.rows, call.tile.columns}, call.rounds);
   p.row_tiles = static_cast<int>(ceil_div(p.rows, plan.tile.rows));
   p.column_tiles = static_cast<int>(ceil_div(p.depth, plan.tile.columns));
   p.slice_pixels = plan.chunks.size;

@@ -114,18 +114,23 @@ struct WgmmaWgradPlan {
   Chunks chunks;       // of the pixels, so many that every block has about one
   int64_t pairs() const { return ceil_div(chunks.count, 2); }
 };
+// tile: 0 x 0 for the best known; rounds: blocks for each place of the card.
 inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixels, int64_t rows,
-                                       int64_t depth) {
+                                       int64_t depth, WgmmaTile tile = {}, int rounds = 1) {
   constexpr int64_t kBlocks = 132;
   const bool split = math == ConvMath::f32;
-  WgmmaTile tile{128, depth <= 128 ? 128 : 256};
-  if (dtype == DType::f32) {
-    tile = {128, split ? 256 : 384};
-  } else if (few_rows(rows)) {
-    tile = {64, 256};
+  if (tile == WgmmaTile{}) {
+    tile = {128, depth <= 128 ? 128 : 256};
+    if (dtype == DType::f32) {
+      tile = {128, split ? 256 : 384};
+    } else if (few_rows(rows)) {
+      tile = {64, 256};
+    }
   }
   const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns);
-  return {tile, split, plan_chunks(pixels, 256, 2 * std::max<int64_t>(1, kBlocks / 2 / tiles), 64)};
+  const int64_t pairs = std::max<int64_t>(1, rounds * kBlocks / 2 / tiles);
+  return {tile, split, plan_chunks(pixels, 256, 2 * pairs, 64)};
+}
 }
 
 }  // namespace gradus

@@ -52,7 +52,8 @@ void wgrad_gemm(Cuda& cuda, const WgradCall& call) {
   p.rows = call.k_per_group();
   p.depth = p.channels * call.taps();
   const bool tensor = call.math() == ConvMath::tensor;
-  const auto plan = plan_conv_wgrad(call.math(), p.gather.out.pixels, p.rows, p.depth, p.groups);
+  const auto plan = plan_conv_wgrad(call.math(), p.gather.out.pixels, p.rows, p.depth, p.groups,
+                                    call.tile, call.rounds);
 
   const bool x_ready = is_ready(call.x, call.groups, p.channels);
   const bool dy_ready = is_ready(call.dy, call.groups, p.dy_channels);

@@ -187,7 +187,28 @@ TEST_F(CliCommands, HelpFitsATerminal) {
   }
 }
 
+// On the CPU there is nothing to choose, which is said; the file is read all the same.
+TEST_F(CliCommands, AutotuneSaysWhatItWasGoodFor) {
+  const std::vector<std::string> bench{"bench",     "step",  "--device",     "cpu",
+                                       "--model",   "lenet", "--batch-size", "4",
+                                       "--repeats", "1",     "--autotune",   "choices"};
+  const ProcessResult result = gradus(bench);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.err.find("autotune: nothing in this run had a choice to take from 'choices'"),
+            std::string::npos)
+      << result.err;
+  EXPECT_FALSE(std::filesystem::exists(dir_.path("choices")));
+  dir_.file("choices", test::to_bytes("[]"));
+  expect_failure(gradus(bench), 1, {"autotune: 'choices': is not a file of measured choices"});
+  dir_.file("choices", test::to_bytes("{\"gradus_autotune\": 1, \"cards\": {}}"));
+  EXPECT_EQ(gradus(bench).status, 0);
+}
+
 using CliErrors = Cli;
+
+TEST_F(CliErrors, AutotuneMeasuresOnlyForAFile) {
+  expect_failure(gradus({"bench", "conv", "--autotune-measure"}), 2, {"--autotune"});
+}
 
 TEST_F(CliErrors, MissingData) {
   expect_failure(gradus({"train", "--data", "nowhere", "--device", "cpu"}), 1,

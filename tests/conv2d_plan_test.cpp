@@ -114,6 +114,14 @@ TEST(ConvPlan, OtherLayoutsAreCopiedWhereThatPays) {
   EXPECT_EQ(plan_conv(empty), ConvWay{});
 }
 
+TEST(ConvPlan, ATileThatIsGivenIsTaken) {
+  const auto plan = plan_conv_wgrad(ConvMath::tensor, 100352, 32, 288, 1, {64, 96}, 2);
+  EXPECT_EQ(plan.tile, (ConvTile{64, 96}));
+  EXPECT_GT(plan.chunks.count, plan_conv_wgrad(ConvMath::tensor, 100352, 32, 288, 1).chunks.count);
+  const auto wgmma = plan_wgmma_wgrad(DType::bf16, ConvMath::tensor, 65536, 128, 1152, {128, 128});
+  EXPECT_EQ(wgmma.tile, (WgmmaTile{128, 128}));
+}
+
 TEST(ConvPlan, GatherTilesFollowTheShape) {
   const auto tile = [](int64_t pixels, int64_t columns, bool divided = false) {
     return plan_conv_gather(ConvMath::tensor, pixels, columns, 1, divided);

@@ -14,6 +14,7 @@
 #include "core/launch.h"
 #include "core/ops/conv2d.h"
 #include "core/ops/matmul.h"
+#include "examples/cli/autotune_run.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/option_checks.h"
 #include "examples/cli/run_setup.h"
@@ -63,6 +64,7 @@ Mode parse_mode(const std::string& name) {
 }
 
 struct ConvOptions : DeviceOptions {
+  AutotuneOptions autotune;
   std::string filter;
   std::vector<std::string> modes;
   std::string layout = "nhwc";
@@ -257,6 +259,7 @@ void add_bench_conv(CLI::App& bench, Action& action) {
       "conv", "Time conv2d: forward, to the input, to the weights; fails where bits do not repeat");
   const auto o = std::make_shared<ConvOptions>();
   add_device_options(*command, *o);
+  add_autotune_options(*command, o->autotune);
   command->add_option("--shape", o->filter, "Only shapes whose name has this in it")
       ->type_name("TEXT");
   command
@@ -281,7 +284,7 @@ void add_bench_conv(CLI::App& bench, Action& action) {
   command->callback([o, &action] {
     if (std::ranges::none_of(kShapes, [&](const ConvShape& shape) { return is_asked(*o, shape); }))
       throw CLI::ValidationError("--shape", fmt::format("none has '{}' in its name", o->filter));
-    action = [o] { return bench_conv(*o); };
+    action = [o] { return with_autotune(o->autotune, [&] { return bench_conv(*o); }); };
   });
 }
 

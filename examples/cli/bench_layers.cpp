@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/launch.h"
+#include "examples/cli/autotune_run.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/layer_times.h"
 #include "examples/cli/option_checks.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr int64_t kLargeBytes = 100 << 20;
 
 struct LayersOptions : DeviceOptions {
+  AutotuneOptions autotune;
   std::vector<std::string> layers;
   std::string pattern;
   std::vector<std::string> dtypes{"f32", "bf16"};
@@ -141,6 +143,7 @@ void add_bench_layers(CLI::App& bench, Action& action) {
       "Time each layer, forward and backward: ms, GB/s at the fewest bytes, share of a copy");
   const auto o = std::make_shared<LayersOptions>();
   add_device_options(*command, *o);
+  add_autotune_options(*command, o->autotune);
   command->add_option("--layer", o->layers, "Only these (default: all); may be repeated")
       ->type_name("NAME")
       ->check(CLI::IsMember(ops_with_cases()))
@@ -176,7 +179,7 @@ void add_bench_layers(CLI::App& bench, Action& action) {
         })) {
       throw CLI::ValidationError("--case", fmt::format("no case has '{}' in its name", o->pattern));
     }
-    action = [o] { return bench_layers(*o); };
+    action = [o] { return with_autotune(o->autotune, [&] { return bench_layers(*o); }); };
   });
 }
 

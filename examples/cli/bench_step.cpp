@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "examples/cli/autotune_run.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/progress.h"
 #include "examples/cli/run_setup.h"
@@ -21,6 +22,7 @@ namespace gradus::cli {
 namespace {
 
 struct BenchOptions : RunOptions {
+  AutotuneOptions autotune;
   int repeats = 30;
   bool json = false;
 };
@@ -97,13 +99,18 @@ void add_bench_step(CLI::App& bench, Action& action) {
       bench.add_subcommand("step", "Time one training step (median), data already on the device");
   const auto options = std::make_shared<BenchOptions>();
   add_run_options(*command, *options);
+  add_autotune_options(*command, options->autotune);
   command->get_option("--batch-size")->check(CLI::Range(1, 60000).description(""));
   command->add_option("--repeats", options->repeats, "Measurements")
       ->type_name("N")
       ->check(CLI::Range(1, 100000).description(""))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->callback([options, &action] { action = [options] { return bench_step(*options); }; });
+  command->callback([options, &action] {
+    action = [options] {
+      return with_autotune(options->autotune, [&] { return bench_step(*options); });
+    };
+  });
 }
 
 }  // namespace gradus::cli

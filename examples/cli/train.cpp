@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "examples/cli/autotune_run.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/interrupt.h"
 #include "examples/cli/metrics_file.h"
@@ -31,6 +32,7 @@ struct TrainOptions : RunOptions {
   double clip_norm = 0, clip_value = 0;
   std::string schedule = "one-cycle";
   std::string save, resume, metrics;
+  AutotuneOptions autotune;
   bool quiet = false;
 };
 
@@ -45,6 +47,7 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
                   "package dataset-fashion-mnist puts them)")
       ->type_name("DIR");
   add_run_options(command, o);
+  add_autotune_options(command, o.autotune);
   command
       .add_option("--epochs", o.epochs, "Passes over the images (default: 2 on a CPU, 8 on a GPU)")
       ->type_name("N")
@@ -253,10 +256,14 @@ void add_train(CLI::App& app, Action& action) {
       "Ctrl-C finishes the step, keeps the run in the file of --resume (or gradus.resume) and ends "
       "with status 130.\ncifar10 is augmented with random crops and flips.");
   command->callback([options, &action] {
-    check_files_differ(
-        {{"--save", options->save}, {"--resume", options->resume}, {"--metrics", options->metrics}},
-        {});
-    action = [options] { return TrainRun(*options).run(); };
+    check_files_differ({{"--save", options->save},
+                        {"--resume", options->resume},
+                        {"--metrics", options->metrics},
+                        {"--autotune", options->autotune.path}},
+                       {});
+    action = [options] {
+      return with_autotune(options->autotune, [&] { return TrainRun(*options).run(); });
+    };
   });
 }
 

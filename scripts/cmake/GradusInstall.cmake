@@ -23,6 +23,7 @@ target_sources(gradus PUBLIC
     core/tensor.h
     core/tolerance.h
     core/trace.h
+    core/trace_pause.h
     core/view.h
     core/ops/normalization.h
     core/ops/activation_functions.h

@@ -1,0 +1,36 @@
+#include "examples/cli/autotune_run.h"
+
+#include <fmt/core.h>
+
+#include "nn/autotune_file.h"
+
+namespace gradus::cli {
+
+void add_autotune_options(CLI::App& command, AutotuneOptions& options) {
+  CLI::Option* file =
+      command
+          .add_option("--autotune", options.path,
+                      "Compute convolutions on a GPU as this file says, the fastest way that was "
+                      "measured for each; without such a file, measure and write it")
+          ->type_name("FILE")
+          ->envname("GRADUS_AUTOTUNE");
+  command
+      .add_flag("--autotune-measure", options.measure,
+                "Also measure what the file lacks, and add it")
+      ->needs(file);
+}
+
+int with_autotune(const AutotuneOptions& options, const std::function<int()>& run) {
+  if (options.path.empty()) return run();
+  nn::AutotuneFile file(options.path, options.measure);
+  int status = 0;
+  {
+    const AutotuneGuard guard(file.table());
+    status = run();
+  }
+  file.save();
+  for (const std::string& note : file.notes()) fmt::print(stderr, "autotune: {}\n", note);
+  return status;
+}
+
+}  // namespace gradus::cli

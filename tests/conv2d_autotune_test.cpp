@@ -1,0 +1,234 @@
+// conv2d with measured choices, on the GPU: every way computes the same, the table is obeyed, and
+// nothing is timed while a graph is recorded.
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops/conv2d.h"
+#include "core/autotune.h"
+#include "core/generator.h"
+#include "core/trace.h"
+#include "nn/capture.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/conv_modes.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gpu.h"
+
+namespace gradus {
+namespace {
+
+struct Problem {
+  Shape x, w;
+  Conv2dOptions options = {};
+};
+const Problem kProblems[] = {
+    {{3, 1, 17, 14}, {32, 1, 3, 3}, {.padding = 1}},
+    {{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
+    {{3, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
+    {{2, 24, 19, 21}, {40, 24, 5, 3}, {.stride = 2, .padding = {1, 0}}},
+    {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
+    {{8, 128, 13, 13}, {136, 128, 3, 3}, {.padding = 1}},
+    {{6, 128, 33, 31}, {192, 128, 3, 3}, {.stride = 2, .padding = 1}},
+    {{4, 64, 32, 32}, {72, 64, 1, 1}},
+    {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
+    {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}},
+};
+
+// y, dx, dw, dbias in `dtype`.
+std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format) {
+  const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
+    return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
+                               {.dtype = type, .device = kCuda, .format = layout});
+  };
+  const auto flat = MemoryFormat::contiguous;
+  const Tensor x = tensor(problem.x, 1, dtype, format).set_requires_grad(true);
+  const Tensor w = tensor(problem.w, 2, dtype, flat).set_requires_grad(true);
+  const Tensor bias = tensor({problem.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
+  const Tensor y = conv2d(x, w, bias, problem.options);
+  y.backward(tensor(y.shape(), 4, dtype, format));
+  return {y.detach(), x.grad(), w.grad(), bias.grad()};
+}
+
+void expect_exactly(const std::vector<Tensor>& got, const std::vector<Tensor>& wanted) {
+  const char* const names[] = {"y", "dx", "dw", "dbias"};
+  for (size_t i = 0; i < got.size(); ++i) {
+    std::vector<double> rounded = wanted[i].to_vector<double>();
+    for (double& value : rounded) value = round_to(value, got[i].dtype());
+    EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}))
+        << names[i];
+  }
+}
+
+// The table with another way for all of its problems: each one's i-th, or its last.
+Autotune with_ways(const Autotune& measured, size_t i) {
+  Autotune table(false);
+  for (const auto& [card, choices] : measured.cards()) {
+    for (const auto& [key, choice] : choices) {
+      std::vector<std::string> ways;
+      for (const auto& [way, us] : choice.us) {
+        if (us) ways.push_back(way);
+      }
+      TunedChoice other = choice;
+      other.way = ways[std::min(i, ways.size() - 1)];
+      table.set(card, key, other);
+    }
+  }
+  return table;
+}
+
+size_t most_ways(const Autotune& table) {
+  size_t most = 0;
+  for (const auto& [card, choices] : table.cards()) {
+    for (const auto& [key, choice] : choices) most = std::max(most, choice.us.size());
+  }
+  return most;
+}
+
+class Conv2dAutotuneCuda : public test::GpuTest {};
+
+TEST_F(Conv2dAutotuneCuda, EveryWayComputesTheSame) {
+  size_t tried = 0;
+  for (const Problem& problem : kProblems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
+      const std::vector<Tensor> wanted = results(problem, DType::f64, format);
+      for (const ConvMode& mode : kConvModes) {
+        SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
+        const MatmulPrecisionGuard precision(mode.precision);
+        Autotune measured;
+        {
+          const AutotuneGuard guard(measured);
+          expect_exactly(results(problem, mode.dtype, format), wanted);
+        }
+        EXPECT_TRUE(measured.missing().empty());
+        for (size_t i = 0; i < most_ways(measured); ++i, ++tried) {
+          Autotune table = with_ways(measured, i);
+          const AutotuneGuard guard(table);
+          SCOPED_TRACE(concat("way ", i));
+          expect_exactly(results(problem, mode.dtype, format), wanted);
+          EXPECT_EQ(table.replayed().size(), measured.measured().size());
+        }
+      }
+    }
+  }
+  EXPECT_GT(tried, 300u);
+}
+
+TEST_F(Conv2dAutotuneCuda, TheSameTableGivesTheSameBits) {
+  const auto run = [] {
+    const TensorOptions half{.dtype = DType::bf16, .device = kCuda};
+    Generator same(kCuda, 3);
+    const Tensor x = randn({32, 64, 20, 20}, half, &same).contiguous(MemoryFormat::channels_last);
+    const Tensor w = randn({64, 64, 3, 3}, half, &same).set_requires_grad(true);
+    const Tensor y = conv2d(x, w, {}, {.padding = 1});
+    y.backward(x);
+    return w.grad().to_vector<double>();
+  };
+  Autotune first;
+  std::vector<double> measured;
+  {
+    const AutotuneGuard guard(first);
+    measured = run();
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    Autotune table(false);
+    for (const auto& [card, choices] : first.cards()) {
+      for (const auto& [key, choice] : choices) table.set(card, key, choice);
+    }
+    const AutotuneGuard guard(table);
+    EXPECT_EQ(run(), measured);
+  }
+}
+
+TEST_F(Conv2dAutotuneCuda, NothingIsTimedWhileAGraphIsRecorded) {
+  const TensorOptions f32{.device = kCuda};
+  const Tensor x = Tensor::ones({8, 32, 16, 16}, f32).contiguous(MemoryFormat::channels_last);
+  const Tensor w = Tensor::ones({32, 32, 3, 3}, f32);
+  Autotune table;
+  Tensor y;
+  bool asks = false;
+  nn::CapturedStep step(kCuda, [&] {
+    if (asks) {
+      const AutotuneGuard guard(table);
+      y = conv2d(x, w);
+    } else {
+      y = conv2d(x, w);
+    }
+  });
+  for (int i = 0; i < nn::CapturedStep::kWarmUp; ++i) step.run();
+  asks = true;
+  step.run();  // records and replays
+  ASSERT_TRUE(step.captured());
+  EXPECT_TRUE(table.measured().empty());
+  EXPECT_EQ(table.missing().size(), 1u);
+  EXPECT_EQ(y.to_vector<float>(), std::vector<float>(static_cast<size_t>(y.numel()), 288.0f));
+}
+
+TEST_F(Conv2dAutotuneCuda, ATraceDoesNotSeeWhatIsTried) {
+  const TensorOptions f32{.device = kCuda};
+  const Tensor x = Tensor::ones({8, 32, 16, 16}, f32), w = Tensor::ones({32, 32, 3, 3}, f32);
+  Autotune table;
+  const AutotuneGuard guard(table);
+  const Trace trace;
+  conv2d(x, w);
+  EXPECT_EQ(table.measured().size(), 1u);
+  EXPECT_EQ(std::ranges::count(trace.records(), "conv2d_forward", &TraceRecord::name), 1);
+  EXPECT_LE(trace.records().size(), 3u);
+}
+
+TEST_F(Conv2dAutotuneCuda, AWayOfAnotherVersionIsRefused) {
+  const TensorOptions f32{.device = kCuda};
+  const Tensor x = Tensor::ones({8, 32, 16, 16}, f32), w = Tensor::ones({32, 32, 3, 3}, f32);
+  Autotune measured;
+  {
+    const AutotuneGuard guard(measured);
+    conv2d(x, w);
+  }
+  Autotune table(false);
+  for (const auto& [card, choices] : measured.cards()) {
+    for (const auto& [key, choice] : choices) table.set(card, key, {"of old", {{"of old", 1.0}}});
+  }
+  const AutotuneGuard guard(table);
+  EXPECT_ERROR(conv2d(x, w), ErrorCode::io, "is to be computed by 'of old'", "gemm");
+}
+
+// NCHW: the copies are seen, with their bytes, and are not among the fewest of the convolution.
+TEST_F(Conv2dAutotuneCuda, CopiesBetweenLayoutsAreSeenInATrace) {
+  const TensorOptions half{.dtype = DType::bf16, .device = kCuda};
+  const Tensor x = Tensor::ones({8, 32, 16, 16}, half), w = Tensor::ones({32, 32, 3, 3}, half);
+  const auto layouts = [&](const Tensor& input) {
+    const Trace trace;
+    conv2d(input, w, {}, {.padding = 1});
+    std::vector<int64_t> bytes;
+    for (const TraceRecord& record : trace.records()) {
+      EXPECT_EQ(record.part, record.name == "conv2d_layout") << record.name;
+      if (record.part) bytes.push_back(record.bytes);
+    }
+    EXPECT_EQ(trace.records().back().name, "conv2d_forward");
+    return bytes;
+  };
+  EXPECT_EQ(layouts(x), (std::vector<int64_t>{2 * x.nbytes(), 2 * x.nbytes()}));
+  EXPECT_EQ(layouts(x.contiguous(MemoryFormat::channels_last)), std::vector<int64_t>{});
+}
+
+// The gradient of a bias is a sum of dy as it is, also where products are rounded to TF32.
+TEST_F(Conv2dAutotuneCuda, BiasGradientsAreNotRounded) {
+  const double value = 1 + std::ldexp(1.0, -12);
+  const Problem problems[] = {{{4, 1, 16, 16}, {32, 1, 3, 3}, {.padding = 1}},
+                              {{4, 32, 16, 16}, {32, 32, 3, 3}, {.padding = 1}},
+                              {{4, 32, 16, 16}, {32, 1, 3, 3}, {.padding = 1, .groups = 32}},
+                              {{4, 128, 16, 16}, {128, 128, 3, 3}, {.padding = 1}}};
+  const MatmulPrecisionGuard precision(MatmulPrecision::tf32);
+  for (const Problem& problem : problems) {
+    const TensorOptions f32{.device = kCuda, .format = MemoryFormat::channels_last};
+    const Tensor x = Tensor::ones(problem.x, f32);
+    const Tensor w = Tensor::ones(problem.w, {.device = kCuda}).set_requires_grad(true);
+    const Tensor bias = Tensor::ones({problem.w[0]}, {.device = kCuda}).set_requires_grad(true);
+    const Tensor y = conv2d(x, w, bias, problem.options);
+    Tensor dy = Tensor::empty(y.shape(), f32);
+    dy.fill_(value);
+    y.backward(dy);
+    for (const float sum : bias.grad().to_vector<float>()) ASSERT_EQ(sum, 1024 * value);
+  }
+}
+
+}  // namespace
+}  // namespace gradus
