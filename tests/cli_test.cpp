@@ -138,7 +138,7 @@ TEST_F(CliCommands, BenchConv) {
   const Bytes file = test::read_file(dir_.path("conv.json"));
   const Json rows = Json::parse(file.begin(), file.end()).at("rows");
   ASSERT_EQ(rows.size(), 1u);
-  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad"}) {
+  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad", "wgrad_dbias"}) {
     EXPECT_GT(rows[0].at(direction).at("us"), 0) << direction;
     EXPECT_TRUE(rows[0].at(direction).at("repeats").get<bool>()) << direction;
     EXPECT_FALSE(rows[0].at(direction).contains("beyond_nhwc_us")) << direction;
@@ -154,7 +154,7 @@ TEST_F(CliCommands, BenchConvOfNchw) {
   EXPECT_NE(result.out.find("us beyond channels-last"), std::string::npos) << result.out;
   const Bytes file = test::read_file(dir_.path("conv.json"));
   const Json row = Json::parse(file.begin(), file.end()).at("rows").at(0);
-  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad"}) {
+  for (const char* direction : {"forward", "forward_bias", "dgrad", "wgrad", "wgrad_dbias"}) {
     const double us = row.at(direction).at("us"), more = row.at(direction).at("beyond_nhwc_us");
     EXPECT_LT(more, us) << direction;  // the other took some time, too
     EXPECT_FALSE(row.at(direction).contains("layout_bytes")) << direction;

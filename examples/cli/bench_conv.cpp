@@ -156,10 +156,10 @@ bool measure(const char* name, const Args& args, const Args* channels_last, cons
 
 // The tensors of one shape in one format, and what is launched with them.
 struct Operands {
-  Tensor x, w, dy, bias, y, dx, dw;
+  Tensor x, w, dy, bias, y, dx, dw, dbias;
   Conv2dForward forward, with_bias;
   Conv2dBackwardInput dgrad;
-  Conv2dBackwardWeight wgrad;
+  Conv2dBackwardWeight wgrad, with_dbias;
 
   Operands(const ConvShape& s, const Mode& mode, Device device, MemoryFormat format) {
     const TensorOptions image{.dtype = mode.dtype, .device = device, .format = format};
@@ -174,6 +174,9 @@ struct Operands {
     with_bias.bias = bias.raw();
     dgrad = {dy.raw(), w.raw(), dx.raw(), window, s.groups, mode.tf32};
     wgrad = {x.raw(), dy.raw(), dw.raw(), {}, window, s.groups, mode.tf32};
+    dbias = empty_like(bias);
+    with_dbias = wgrad;
+    with_dbias.dbias = dbias.raw();
   }
 };
 
@@ -198,6 +201,7 @@ bool measure_row(const ConvShape& s, const Mode& mode, Device device, const Roof
   add("forward_bias", &Operands::with_bias, own.y);
   add("dgrad", &Operands::dgrad, own.dx);
   add("wgrad", &Operands::wgrad, own.dw);
+  add("wgrad_dbias", &Operands::with_dbias, own.dbias);
   fmt::print("\n");
   rows.push_back(std::move(row));
   return same;
@@ -208,7 +212,7 @@ void print_head(Device device, double copy, const std::string& layout) {
   const bool nchw = layout == "nchw";
   fmt::print("us, TFLOP/s, % of the roof (copy or product); ! where a second run gave other bits");
   fmt::print("{}\n{:<38}", nchw ? "; us beyond channels-last" : "", "");
-  for (const char* name : {"forward", "with bias", "dgrad", "wgrad"}) {
+  for (const char* name : {"forward", "with bias", "dgrad", "wgrad", "and dbias"}) {
     fmt::print("  {:>9} {:>7} {:>4} {}", name, "TFLOP/s", "%", nchw ? "  beyond " : "");
   }
   fmt::print("\n");
