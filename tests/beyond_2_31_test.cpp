@@ -161,8 +161,49 @@ INSTANTIATE_TEST_SUITE_P(
                   return conv2d(x, p[0], {}, {.padding = 1});
                 },
                 {{64, 64, 3, 3}},
+                DType::f16},
+        NamedOp{"conv2d_strided",
+                [](const Tensor& x, const Parameters& p) {
+                  return conv2d(x, p[0], {}, {.stride = 2, .padding = 1});
+                },
+                {{64, 64, 3, 3}},
+                DType::f16},
+        NamedOp{"conv2d_1x1",
+                [](const Tensor& x, const Parameters& p) { return conv2d(x, p[0]); },
+                {{64, 64, 1, 1}},
+                DType::f16},
+        NamedOp{"conv2d_groups",
+                [](const Tensor& x, const Parameters& p) {
+                  return conv2d(x, p[0], {}, {.padding = 1, .groups = 2});
+                },
+                {{64, 32, 3, 3}},
+                DType::f16},
+        NamedOp{"conv2d_depthwise",
+                [](const Tensor& x, const Parameters& p) {
+                  return conv2d(x, p[0], {}, {.padding = 1, .groups = 64});
+                },
+                {{64, 1, 3, 3}},
                 DType::f16}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// A first layer: few elements of x, more than 2^31 of y.
+TEST(FirstLayerBeyond2To31Cuda, SlowEndAsAlone) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    SCOPED_TRACE(format == MemoryFormat::contiguous ? "contiguous" : "channels-last");
+    constexpr int64_t count = 3;
+    const Tensor x = randn({32800, 3, 32, 32}, kHalf).contiguous(format);
+    const Tensor w = randn({64, 3, 3, 3}, kHalf);
+    const Op op = [](const Tensor& t, const std::vector<Tensor>& p) {
+      return conv2d(t, p[0], {}, {.padding = 1});
+    };
+    const Gradients whole = run_op(op, x, {w}, count),
+                    alone = run_op(op, end_of(x, count), {w}, count);
+    expect_close(whole.y, alone.y, "y");
+    expect_close(whole.dx, alone.dx, "dx");
+    expect_close(whole.parameters[0], alone.parameters[0], "gradient of a parameter");
+  }
+}
 
 class RowsBeyond2To31Cuda : public testing::TestWithParam<NamedOp> {};
 
