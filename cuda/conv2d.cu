@@ -77,6 +77,7 @@ std::shared_ptr<Storage> copy_channels_last(Cuda& cuda, DType dtype, Image& imag
 
 void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
   call.tile = way.tile;
+  call.rank = way.rank;
   if (!way.copied) return run_path(cuda, way.path, call);
   const Image out = call.out;
   const auto in_room = copy_channels_last(cuda, call.dtype, call.in);

@@ -91,6 +91,7 @@ struct GatherCall {
   bool tf32, backward;
   DType dtype;
   ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
+  int rank = 0;        // of halo tiles by their estimated cost
 
   int in_per_group() const { return static_cast<int>(in.channels / groups); }
   int out_per_group() const { return static_cast<int>(out.channels / groups); }

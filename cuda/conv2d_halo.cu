@@ -10,7 +10,9 @@ using HaloTypes = TypeList<float, Half, BFloat16>;
 }  // namespace
 
 void gather_halo(Cuda& cuda, const GatherCall& call) {
-  HaloGatherPlan plan = plan_halo_gather(call.problem());
+  HaloGatherPlan plan = call.rank == 0
+                            ? plan_halo_gather(call.problem())
+                            : halo_gather_plans(call.problem())[static_cast<size_t>(call.rank)];
   plan.shape.in = call.in.data;
   plan.shape.weights = call.w.data;
   plan.shape.bias = call.bias.data;

@@ -1,6 +1,8 @@
 // Launch choices of the convolutions over halo tiles (device/conv2d_halo.cuh).
 #pragma once
 
+#include <vector>
+
 #include "cuda/conv2d_problem.h"
 #include "cuda/device/conv2d_halo_tile.h"
 
@@ -168,7 +170,9 @@ inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int
   return plan;
 }
 
-inline HaloGatherPlan plan_halo_gather(const ConvProblem& problem) {
+// Calls f(plan) for the tiles of a gather that fit shared memory.
+template <class F>
+void each_halo_gather(const ConvProblem& problem, const F& f) {
   HaloGatherPlan plan;
   HaloGather& p = plan.shape = halo_gather_shape(problem);
   plan.steps = halo_steps(p.channels, problem.dtype);
@@ -177,24 +181,40 @@ inline HaloGatherPlan plan_halo_gather(const ConvProblem& problem) {
   p.channel_tiles = static_cast<int>(ceil_div(p.columns, plan.width));
   plan.sets = int64_t{p.groups} * p.channel_tiles * p.phases_h * p.phases_w;
   p.vector_out = p.columns * size_of(problem.dtype) % 16 == 0;
-  HaloGatherPlan best;
+  bool found = false;
   const auto consider = [&](int images, int rows, int columns) {
     for (const int stages : {2, 1}) {
       const auto candidate = halo_gather_candidate(plan, images, rows, columns, stages);
-      if (candidate.blocks > 0 && (best.blocks == 0 || candidate.cost < best.cost)) {
-        best = candidate;
-      }
+      if (candidate.blocks == 0) continue;
+      found = true;
+      f(candidate);
     }
   };
   const int height = p.h[0].outputs, width = p.w[0].outputs;
-  for (int columns = width; columns > 0 && best.blocks == 0; columns /= 2) {
+  for (int columns = width; columns > 0 && !found; columns /= 2) {
     for (int parts = 1, rows = 0; parts <= height; ++parts) {
       const int next = static_cast<int>(ceil_div(height, parts));
       if (next != rows) consider(1, rows = next, columns);
     }
   }
   for (int images = 2; images <= kHaloMostImages; images *= 2) consider(images, height, width);
+}
+
+// The tiles of least cost; no blocks where none fit.
+inline HaloGatherPlan plan_halo_gather(const ConvProblem& problem) {
+  HaloGatherPlan best;
+  each_halo_gather(problem, [&](const HaloGatherPlan& plan) {
+    if (best.blocks == 0 || plan.cost < best.cost) best = plan;
+  });
   return best;
+}
+
+// All of them, the least cost first.
+inline std::vector<HaloGatherPlan> halo_gather_plans(const ConvProblem& problem) {
+  std::vector<HaloGatherPlan> plans;
+  each_halo_gather(problem, [&](const HaloGatherPlan& plan) { plans.push_back(plan); });
+  std::ranges::stable_sort(plans, {}, &HaloGatherPlan::cost);
+  return plans;
 }
 
 // A weight gradient with its tiles and warps; no blocks: it does not fit.

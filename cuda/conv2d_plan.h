@@ -155,6 +155,7 @@ struct ConvWay {
   ConvPath path = ConvPath::gemm;
   ConvTile tile = {};   // of gemm and wgmma; 0 x 0: the plan's
   int rounds = 1;       // of the blocks among which their weight gradients share the pixels
+  int rank = 0;         // of a gather's halo tiles by their estimated cost
   bool copied = false;  // x and y, where they are not ready, are copied to channels-last and back
   friend bool operator==(const ConvWay&, const ConvWay&) = default;
 };

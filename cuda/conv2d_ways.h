@@ -31,11 +31,12 @@ inline constexpr std::string_view to_string(ConvPath path) {
   return "";
 }
 
-// "halo", "gemm 128x64", "wgmma 128x256 in 2 rounds", "halo behind copies".
+// "halo", "halo, estimate 2", "gemm 128x64", "wgmma 128x256 in 2 rounds", "halo behind copies".
 inline std::string to_string(const ConvWay& way) {
   std::string text = concat(to_string(way.path));
   if (way.tile.rows > 0) text += concat(" ", way.tile.rows, "x", way.tile.columns);
   if (way.rounds > 1) text += concat(" in ", way.rounds, " rounds");
+  if (way.rank > 0) text += concat(", estimate ", way.rank + 1);
   if (way.copied) text += " behind copies";
   return text;
 }
@@ -107,6 +108,8 @@ inline ConvTile conv_own_tile(const ConvProblem& problem, ConvPath path) {
   return plan_conv_gather(problem.math, pixels, columns, problem.groups, conv_is_divided(problem));
 }
 
+inline constexpr int kMostHaloTiles = 4;  // that are tried
+
 // The ways of the tensors as they are; each path's own tile comes before its others.
 inline std::vector<ConvWay> conv_ways_in_place(const ConvProblem& problem) {
   std::vector<ConvWay> ways;
@@ -115,6 +118,12 @@ inline std::vector<ConvWay> conv_ways_in_place(const ConvProblem& problem) {
     ways.push_back({path, own});
     for (const ConvTile& tile : conv_tiles(problem, path)) {
       if (tile != own) ways.push_back({path, tile});
+    }
+    if (problem.kind != ConvProblem::Kind::weight && path == ConvPath::halo) {
+      const auto plans = static_cast<int>(halo_gather_plans(problem).size());
+      for (int rank = 1; rank < std::min(plans, kMostHaloTiles); ++rank) {
+        ways.push_back({.path = path, .rank = rank});
+      }
     }
     const bool slices = path == ConvPath::gemm || path == ConvPath::wgmma;
     if (problem.kind == ConvProblem::Kind::weight && slices) ways.push_back({path, own, 2});

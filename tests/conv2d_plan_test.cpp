@@ -114,6 +114,27 @@ TEST(ConvPlan, OtherLayoutsAreCopiedWhereThatPays) {
   EXPECT_EQ(plan_conv(empty), ConvWay{});
 }
 
+// The static choice is the first of the tiles; all fit, and cost no less from one to the next.
+TEST(ConvPlan, HaloTilesComeByTheirCost) {
+  for (const Kind kind : {Kind::forward, Kind::input}) {
+    for (const int64_t side : {7, 14, 28, 45}) {
+      const ConvProblem problem = problem_of(kind, DType::bf16, 64, 32, 48, side, kSame);
+      const std::vector<HaloGatherPlan> plans = halo_gather_plans(problem);
+      ASSERT_GE(plans.size(), 4u);
+      const HaloGatherPlan best = plan_halo_gather(problem);
+      EXPECT_EQ(plans[0].cost, best.cost);
+      EXPECT_EQ(plans[0].shape.stages, best.shape.stages);
+      EXPECT_EQ(plans[0].shape.tile.images, best.shape.tile.images);
+      EXPECT_EQ(plans[0].shape.tile.rows, best.shape.tile.rows);
+      for (size_t i = 0; i < plans.size(); ++i) {
+        EXPECT_GT(plans[i].blocks, 0);
+        EXPECT_LE(plans[i].shared, kHaloShared);
+        EXPECT_LE(plans[i > 0 ? i - 1 : 0].cost, plans[i].cost);
+      }
+    }
+  }
+}
+
 TEST(ConvPlan, ATileThatIsGivenIsTaken) {
   const auto plan = plan_conv_wgrad(ConvMath::tensor, 100352, 32, 288, 1, {64, 96}, 2);
   EXPECT_EQ(plan.tile, (ConvTile{64, 96}));

@@ -97,7 +97,7 @@ TEST(ConvWays, EachIsThereOnceAndHasKernels) {
     most = std::max(most, names.size());
   }
   EXPECT_GE(most, 8u);
-  EXPECT_LE(most, 16u);  // each is timed
+  EXPECT_LE(most, 20u);  // each is timed
 }
 
 TEST(ConvWays, Names) {
@@ -115,8 +115,9 @@ TEST(ConvWays, OfAPlainLayer) {
     names.push_back(to_string(way));
   }
   EXPECT_EQ(names, (std::vector<std::string>{"shift", "wgmma 64x256", "wgmma 128x128",
-                                             "wgmma 128x256", "halo", "gemm 64x64", "gemm 128x32",
-                                             "gemm 128x64", "gemm 128x128"}));
+                                             "wgmma 128x256", "halo", "halo, estimate 2",
+                                             "halo, estimate 3", "halo, estimate 4", "gemm 64x64",
+                                             "gemm 128x32", "gemm 128x64", "gemm 128x128"}));
 }
 
 // Tensors of another layout have the ways that need no copies, and those behind copies.
@@ -129,8 +130,10 @@ TEST(ConvWays, OfAnotherLayout) {
   };
   ConvProblem p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
   p.ready = false, p.copies = true;
-  EXPECT_EQ(names(p), (std::vector<std::string>{"halo behind copies", "gemm 128x32", "gemm 64x64",
-                                                "gemm 128x64", "gemm 128x128"}));
+  EXPECT_EQ(names(p), (std::vector<std::string>{
+                          "halo behind copies", "halo, estimate 2 behind copies",
+                          "halo, estimate 3 behind copies", "halo, estimate 4 behind copies",
+                          "gemm 128x32", "gemm 64x64", "gemm 128x64", "gemm 128x128"}));
   p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
   p.ready = false, p.copies = true;
   const std::vector<std::string> first = names(p);
