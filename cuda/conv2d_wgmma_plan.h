@@ -131,6 +131,5 @@ inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixel
   const int64_t pairs = std::max<int64_t>(1, rounds * kBlocks / 2 / tiles);
   return {tile, split, plan_chunks(pixels, 256, 2 * pairs, 64)};
 }
-}
 
 }  // namespace gradus

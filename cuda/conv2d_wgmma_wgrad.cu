@@ -3,6 +3,7 @@
 
 #include "cuda/conv2d_wgmma_kernels.h"
 #include "cuda/conv2d_wgmma_turned.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -11,7 +12,13 @@ namespace {
 void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), size_t shared_bytes, const WgmmaWgrad& p,
             int64_t pairs) {
   const unsigned blocks = exact_blocks(2 * pairs * p.row_tiles * p.column_tiles, "conv2d");
-  launch_clusters(cuda, {dim3(blocks), kWgmmaThreads, shared_bytes}, 2, kernel, p);
+  launch_overlapping(cuda,
+                     {.grid = dim3(blocks),
+                      .threads = kWgmmaThreads,
+                      .shared_bytes = shared_bytes,
+                      .cluster = 2,
+                      .overlaps = false},
+                     kernel, p);
 }
 
 template <class T, int Rows, int Columns>
