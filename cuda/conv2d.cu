@@ -89,10 +89,13 @@ void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
 void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
   call.tile = way.tile;
   call.rounds = way.rounds;
-  if (!way.copied) return run_path(cuda, way.path, call);
-  const auto x_room = copy_channels_last(cuda, call.dtype, call.x);
-  const auto dy_room = copy_channels_last(cuda, call.dtype, call.dy);
+  std::shared_ptr<Storage> x_room, dy_room;
+  if (way.copied) {
+    x_room = copy_channels_last(cuda, call.dtype, call.x);
+    dy_room = copy_channels_last(cuda, call.dtype, call.dy);
+  }
   run_path(cuda, way.path, call);
+  if (call.dbias && !conv_folds_bias(way.path)) bias_grad(cuda, call, call.dbias);
 }
 
 // The way that the table in place has for the call, or else the static one.
@@ -115,7 +118,7 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
 }
 
 void wgrad_conv(Cuda& cuda, const WgradCall& call) {
-  run_way(cuda, choose_way(cuda, call, false), call);
+  run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.dbias)), call);
 }
 
 }  // namespace
@@ -134,11 +137,15 @@ void run(Cuda& cuda, const Conv2dBackwardInput& args) {
 
 void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
   const MemoryFormat format = format_of(args.x, args.name);
-  const WgradCall call{Image(args.x, format), Image(args.dy, format),        args.dw,
-                       args.window,           static_cast<int>(args.groups), args.tf32,
-                       args.x.dtype};
-  if (args.dw && args.dw.numel() > 0) wgrad_conv(cuda, call);
-  if (args.dbias && args.dbias.numel() > 0) bias_grad(cuda, call, args.dbias);
+  WgradCall call{Image(args.x, format), Image(args.dy, format),        args.dw,
+                 args.window,           static_cast<int>(args.groups), args.tf32,
+                 args.x.dtype};
+  if (args.dbias && args.dbias.numel() > 0) call.dbias = args.dbias;
+  if (args.dw && args.dw.numel() > 0) {
+    wgrad_conv(cuda, call);
+  } else if (call.dbias) {
+    bias_grad(cuda, call, call.dbias);
+  }
 }
 
 }  // namespace gradus

@@ -119,6 +119,7 @@ struct WgradCall {
   DType dtype;
   ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
   int rounds = 1;      // of the blocks that share the pixels
+  AnyView dbias = {};  // [k], acc; where not given it is not wanted
 
   int c_per_group() const { return static_cast<int>(x.channels / groups); }
   int k_per_group() const { return static_cast<int>(dy.channels / groups); }
@@ -167,6 +168,11 @@ inline bool is_ready(const Image& image, int groups, int padded) {
 // Channels that a thread of the direct kernels takes at once.
 inline int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 
+// dbias[k] = Σ_slice sums[slice][k], in order.
+inline void sum_bias(Cuda& cuda, const AnyView& dbias, const void* sums, int64_t slices) {
+  sum_slices(cuda, dbias.dtype, {sums, dbias.data, slices, dbias.numel()});
+}
+
 // The paths, each for what plan_conv_path() gives it; no output is empty.
 void gather_depthwise(Cuda&, const GatherCall&);
 void gather_first(Cuda&, const GatherCall&);
@@ -183,7 +189,7 @@ void wgrad_wgmma(Cuda&, const WgradCall&);
 void wgrad_product(Cuda&, const WgradCall&);
 void wgrad_halo(Cuda&, const WgradCall&);
 void wgrad_gemm(Cuda&, const WgradCall&);
-// The gradient of the bias, on every path.
+// The gradient of the bias by a pass over dy, where the path does not fold it in.
 void bias_grad(Cuda&, const WgradCall&, const AnyView& dbias);
 
 }  // namespace gradus

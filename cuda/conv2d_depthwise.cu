@@ -44,13 +44,19 @@ void gather(Cuda& cuda, const ConvDepthwisePlan& plan, const Depthwise& p) {
          conv2d_depthwise<T, Stride>, p);
 }
 
-template <class T, int Stride>
+template <class T, int Stride, bool Bias>
 void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
   const size_t dy = static_cast<size_t>(kDepthwiseAhead<Stride> + 1) * p.shape.columns;
-  const size_t sums = size_t{9} * plan.strips * kDepthwiseLanes * kDepthwisePack<T>;
+  const size_t sums = size_t{9 + Bias} * plan.strips * kDepthwiseLanes * kDepthwisePack<T>;
   launch(cuda, plan,
          std::max(ring_bytes<Stride>(p.shape.columns) + dy * kDepthwisePixel, sums * sizeof(float)),
-         conv2d_depthwise_wgrad<T, Stride>, p);
+         conv2d_depthwise_wgrad<T, Stride, Bias>, p);
+}
+
+template <class T, int Stride>
+void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
+  p.bias_sums == nullptr ? wgrad<T, Stride, false>(cuda, plan, p)
+                         : wgrad<T, Stride, true>(cuda, plan, p);
 }
 
 }  // namespace
@@ -81,7 +87,13 @@ void wgrad_depthwise(Cuda& cuda, const WgradCall& call) {
   p.shape.pad_h = static_cast<int>(call.window.padding[0]);
   p.shape.pad_w = static_cast<int>(call.window.padding[1]);
   const int64_t slices = plan.rows.count * plan.column_tiles;
-  p.partials = cuda.workspace(static_cast<size_t>(slices * 9 * call.groups) * sizeof(float));
+  Scratch scratch;
+  const int64_t bytes = slices * call.groups * int64_t{sizeof(float)};
+  const size_t partials = scratch.add(9 * bytes);
+  const size_t bias_sums = scratch.add(call.dbias ? bytes : 0);
+  scratch.allocate(cuda);
+  p.partials = static_cast<float*>(scratch.at(partials));
+  if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
   if (slices > 0) {
     visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
       using T = typename decltype(type)::type;
@@ -91,6 +103,7 @@ void wgrad_depthwise(Cuda& cuda, const WgradCall& call) {
   // All channels are one row of the sums, tap by tap.
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, slices, 1, call.groups, call.groups, 9});
+  if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices);
 }
 
 }  // namespace gradus

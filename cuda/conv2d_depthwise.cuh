@@ -53,7 +53,8 @@ struct DepthwiseWgrad {
   DepthwiseShape shape;
   const void* x = nullptr;
   const void* dy = nullptr;
-  void* partials = nullptr;  // [slices, 9, channels], f32
+  float* partials = nullptr;   // [slices, 9, channels]
+  float* bias_sums = nullptr;  // [slices, channels]; or null
 };
 
 // What a block has: output rows begin .. end of all images, from column j0 and channel c0 on.
@@ -272,44 +273,46 @@ __global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
   }
 }
 
-// Adds the strips' sums in order and writes them: [tap][channel].
-template <class T>
+// Adds the strips' sums in order and writes them: [tap][channel], a tenth one to the bias's.
+template <class T, int Sums>
 __device__ __forceinline__ void store_depthwise(const DepthwiseWgrad& p,
                                                 const DepthwisePlace<T>& block,
-                                                const float (&sums)[9][kDepthwisePack<T>]) {
+                                                const float (&sums)[Sums][kDepthwisePack<T>]) {
   constexpr int V = kDepthwisePack<T>, kWidth = kDepthwiseLanes * V;
   float* const mail = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % kDepthwiseLanes, strip = threadIdx.x / kDepthwiseLanes;
 #pragma unroll
-  for (int tap = 0; tap < 9; ++tap) {
+  for (int tap = 0; tap < Sums; ++tap) {
     Pack<float, V> pack;
 #pragma unroll
     for (int e = 0; e < V; ++e) pack[e] = sums[tap][e];
-    store_pack(mail + (strip * 9 + tap) * kWidth + lane * V, pack);
+    store_pack(mail + (strip * Sums + tap) * kWidth + lane * V, pack);
   }
   __syncthreads();
   const int64_t column_tile = block.j0 / p.shape.columns;
-  float* const out = static_cast<float*>(p.partials) +
-                     (block.slice * p.shape.column_tiles.divisor + column_tile) * 9 *
-                         static_cast<int64_t>(p.shape.channels) +
-                     block.c0;
-  for (int e = threadIdx.x; e < 9 * kWidth; e += blockDim.x) {
+  const int64_t slice = block.slice * p.shape.column_tiles.divisor + column_tile;
+  float* const out = p.partials + slice * 9 * p.shape.channels + block.c0;
+  for (int e = threadIdx.x; e < Sums * kWidth; e += blockDim.x) {
     const int tap = e / kWidth, c = e % kWidth;
     if (block.c0 + c >= p.shape.channels) continue;
     float sum = 0;
     for (int other = 0; other < static_cast<int>(blockDim.x) / kDepthwiseLanes; ++other) {
-      sum += mail[other * 9 * kWidth + e];
+      sum += mail[other * Sums * kWidth + e];
     }
-    out[static_cast<int64_t>(tap) * p.shape.channels + c] = sum;
+    if (Sums > 9 && tap == 9) {
+      p.bias_sums[slice * p.shape.channels + block.c0 + c] = sum;
+    } else {
+      out[static_cast<int64_t>(tap) * p.shape.channels + c] = sum;
+    }
   }
 }
 
-// math    as at DepthwiseWgrad
+// math    as at DepthwiseWgrad; Bias: bias_sums[slice][c] = Σ dy[m][c]
 // grid    as above; a slice for each run of rows and tile of columns
 // bytes   dy once, x once and its halo again from caches, partials
 // smem    the ring, and one of rows of dy; afterwards the threads' sums
 // order   rows of a thread in order, then the strips; slices are added by conv2d_reduce
-template <class T, int Stride>
+template <class T, int Stride, bool Bias>
 __global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
     conv2d_depthwise_wgrad(const __grid_constant__ DepthwiseWgrad p) {
   start_next_kernel();
@@ -322,7 +325,7 @@ __global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
   unsigned char* const dy_slots = shared + Ring::kSlots * Ring::width(p.shape) * kDepthwisePixel;
   const unsigned char* const mine = shared + strip * kStrip * Stride * kDepthwisePixel + lane * 8;
   const unsigned char* const dy_mine = dy_slots + strip * kStrip * kDepthwisePixel + lane * 8;
-  float sums[9][V] = {};
+  float sums[9 + Bias][V] = {};  // the last one of dy alone
   for (int64_t row = block.begin; row < block.end;) {
     const int64_t n = quotient(p.shape.height, row);
     const int i0 = static_cast<int>(row - n * p.shape.out_h);
@@ -358,6 +361,13 @@ __global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
       for (int q = 0; q < kStrip; ++q)
         read_depthwise<T>(dy[q], dy_mine + dy_at + q * kDepthwisePixel);
       dy_at = dy_after(dy_at);
+      if constexpr (Bias) {
+#pragma unroll
+        for (int q = 0; q < kStrip; ++q) {
+#pragma unroll
+          for (int e = 0; e < V; ++e) sums[9][e] += dy[q][e];
+        }
+      }
 #pragma unroll
       for (int r = 0; r < 3; ++r) {
         const unsigned char* from = mine + ring.after(ring.first, r);

@@ -52,7 +52,7 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
   launch_kernel(cuda, {grid, 256, shared}, conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
 }
 
-template <class T, int Channels, int M, int N>
+template <class T, int Channels, int M, int N, bool Bias>
 void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
   constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
   constexpr int64_t kPitch = first_dy_pitch<T, M>;
@@ -63,7 +63,13 @@ void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
   const dim3 grid(exact_blocks(slices.count, "conv2d"),
                   static_cast<unsigned>(ceil_div(p.k, M * 16)));
   launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
-                conv2d_first_wgrad<T, Channels, M, N>, p);
+                conv2d_first_wgrad<T, Channels, M, N, Bias>, p);
+}
+
+template <class T, int Channels, int M, int N>
+void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
+  p.bias_sums == nullptr ? wgrad<T, Channels, M, N, false>(cuda, p, slices)
+                         : wgrad<T, Channels, M, N, true>(cuda, p, slices);
 }
 
 template <int Channels>
@@ -73,7 +79,9 @@ void wgrad_plain(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
   const int64_t sums = int64_t{256} * sizeof(FirstPlainSums<Channels>::c);
   const dim3 grid(exact_blocks(slices.count, "conv2d"), static_cast<unsigned>(ceil_div(p.k, 64)));
   launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
-                conv2d_first_wgrad_plain<Channels>, p);
+                p.bias_sums == nullptr ? conv2d_first_wgrad_plain<Channels, false>
+                                       : conv2d_first_wgrad_plain<Channels, true>,
+                p);
 }
 
 // f(type, channels) for the dtypes and channel counts of first layers.
@@ -142,7 +150,13 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
   const int positions = call.taps() * call.c_per_group();
   p.tiles_per_slice = static_cast<int>(slices.size);
   p.dy = call.dy.data;
-  p.out = cuda.workspace(static_cast<size_t>(slices.count * p.k * positions) * sizeof(float));
+  Scratch scratch;
+  const int64_t bytes = slices.count * p.k * int64_t{sizeof(float)};
+  const size_t partials = scratch.add(bytes * positions);
+  const size_t bias_sums = scratch.add(call.dbias ? bytes : 0);
+  scratch.allocate(cuda);
+  p.out = scratch.at(partials);
+  if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
   if (slices.count > 0) {
     visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
       using T = typename decltype(type)::type;
@@ -160,6 +174,7 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
   sum_slices(cuda, call.dw.dtype,
              {p.out, call.dw.data, slices.count, p.k, call.c_per_group(), call.c_per_group(),
               call.taps()});
+  if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices.count);
 }
 
 }  // namespace gradus

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/conv2d_channel_sums.cuh"
 #include "cuda/device/conv2d_halo.cuh"
 #include "cuda/device/image_strides.cuh"
 
@@ -15,6 +16,7 @@ struct FirstConv {
   const void* bias = nullptr;     // [k], acc; or null
   const void* dy = nullptr;       // [images, out_h, out_w, k]
   void* out = nullptr;            // y, like dy; or partials [slices, k, positions], acc
+  float* bias_sums = nullptr;     // [slices, k]; or null
   int images = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0, k = 0;
   int scale_h = 1, scale_w = 1, shift_h = 0, shift_w = 0, step_h = 1, step_w = 1;
   int taps_h = 1, taps_w = 1;

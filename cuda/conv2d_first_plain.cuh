@@ -57,13 +57,14 @@ struct FirstPlainSums {
 };
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+//         Bias: bias_sums[slice][k] = Σ dy[pixel][k]
 // grid    x: slices of tiles; y: tiles of 64 channels k. Threads share channels, positions, pixels
 // passes  one
 // bytes   dy once, x once and its halo
 // smem    two tiles of dy and x, the tile's table of pixels; afterwards the threads' sums
 // needs   k a multiple of 4, dy 16-byte aligned, at most 288 positions
 // order   pixels of a thread in order, then the threads; slices are added by conv2d_reduce
-template <int Channels>
+template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
   start_next_kernel();
@@ -82,6 +83,7 @@ __global__ void __launch_bounds__(256, 2)
   input.start(begin);
   fill_first_table<Channels>(p, table, padded);
   FirstPlainSums<Channels> sums(p);
+  [[maybe_unused]] ChannelSums<float, 64> bias;
   input.finish(begin, x_tiles);
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
     const int now = turn % 2, other = 1 - now;
@@ -92,12 +94,17 @@ __global__ void __launch_bounds__(256, 2)
     commit_copies();
     wait_copies<1>();
     __syncthreads();
-    sums.add(shared + now * dy_size, x_tiles + now * x_size, table, FirstTile(p, tile).valid);
+    const int valid = FirstTile(p, tile).valid;
+    if constexpr (Bias) bias.take(shared + now * dy_size, first_dy_pitch<float, 4>, valid);
+    sums.add(shared + now * dy_size, x_tiles + now * x_size, table, valid);
     if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
     __syncthreads();
   }
 
   float* const mail = reinterpret_cast<float*>(shared);
+  if constexpr (Bias) {
+    bias.store(mail, p.bias_sums + static_cast<int64_t>(blockIdx.x) * p.k + k0, p.k - k0);
+  }
   sums.leave(mail);
   __syncthreads();
   const int positions = p.taps_h * p.taps_w * Channels;

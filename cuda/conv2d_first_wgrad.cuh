@@ -120,13 +120,14 @@ struct FirstWgradProduct {
 };
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+//         Bias: bias_sums[slice][k] = Σ dy[pixel][k], of dy as it is stored
 // grid    x: slices of tiles; y: tiles of M * 16 channels k. The 8 warps share the pixels
 // passes  one
 // bytes   dy once, x once and its halo
 // smem    two tiles of dy and x, the tile's table of pixels; afterwards the warps' sums
 // needs   k a multiple of 16 bytes, dy 16-byte aligned
 // order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
-template <class T, int Channels, int M, int N>
+template <class T, int Channels, int M, int N, bool Bias>
 __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
   start_next_kernel();
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
   input.start(begin);
   fill_first_table<Channels>(p, table, padded);
   Product product(p);
+  [[maybe_unused]] ChannelSums<T, M * 16> bias;
   input.finish(begin, x_tiles);
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
     const int now = turn % 2, other = 1 - now;
@@ -163,10 +165,14 @@ __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
       product.multiply(shared + now * dy_size, x_tiles + now * x_size, table, first, valid);
     }
     if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
+    if constexpr (Bias) bias.take(shared + now * dy_size, Product::kPitch, valid);
     __syncthreads();
   }
 
   float* const sums = reinterpret_cast<float*>(shared);
+  if constexpr (Bias) {
+    bias.store(sums, p.bias_sums + static_cast<int64_t>(blockIdx.x) * p.k + k0, p.k - k0);
+  }
   product.leave(sums + warp * M * 16 * kFirstSumsPitch<N>);
   __syncthreads();
   const int positions = p.taps_h * p.taps_w * Channels;

@@ -28,7 +28,13 @@ void wgrad_halo(Cuda& cuda, const WgradCall& call) {
   p.x = call.x.data;
   p.dy = call.dy.data;
   const int64_t outputs = call.dy.channels * call.taps() * p.padded;
-  p.partials = cuda.workspace(static_cast<size_t>(plan.slices * outputs) * sizeof(float));
+  Scratch scratch;
+  const int64_t size = sizeof(float);
+  const size_t partials = scratch.add(plan.slices * outputs * size);
+  const size_t bias_sums = scratch.add(call.dbias ? plan.slices * call.dy.channels * size : 0);
+  scratch.allocate(cuda);
+  p.partials = scratch.at(partials);
+  if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
   if (plan.slices > 0) {
     visit(HaloTypes{}, call.dtype,
           [&](auto type) { launch_halo_wgrad<typename decltype(type)::type>(cuda, plan); });
@@ -36,6 +42,7 @@ void wgrad_halo(Cuda& cuda, const WgradCall& call) {
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, plan.slices, call.dy.channels, call.c_per_group(),
               plan.slices > 0 ? p.padded : call.c_per_group(), call.taps()});
+  if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, plan.slices);
 }
 
 }  // namespace gradus

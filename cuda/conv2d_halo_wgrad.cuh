@@ -2,12 +2,14 @@
 #pragma once
 
 #include "cuda/conv2d_halo.h"
+#include "cuda/device/conv2d_channel_sums.cuh"
 #include "cuda/device/conv2d_halo_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[m][k] · x[m ⊕ (r, s)][c]
+//         Bias: bias_sums[slice][k] = Σ dy[m][k], of dy as it is stored
 // grid    x: slices of tiles; y: groups; z: tiles of rows k, which a block's warps share as they
 //         do the positions (r, s, c) and the pixels
 // passes  one
@@ -15,7 +17,7 @@ namespace gradus {
 // smem    `stages` tiles of dy and x, zeros as large as a window, the tile's table of pixels
 // needs   channels and rows multiples of 16 bytes, x and dy 16-byte aligned
 // order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
-template <class T, int M, int N, int RowSteps, int Steps, int Threads>
+template <class T, int M, int N, int RowSteps, int Steps, int Threads, bool Bias>
 __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_constant__ HaloWgrad p) {
   using Tiles = HaloWgradTiles<T, RowSteps, Steps>;
   unsigned char* const shared = dynamic_shared();
@@ -30,6 +32,7 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
   const int unit = warp % units, split = warp / units;
   HaloWgradProduct<T, M, N, RowSteps, Steps> product(p, unit % p.row_units * M * 16,
                                                      unit / p.row_units * N * 8);
+  [[maybe_unused]] ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))> bias;
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
     if (p.stages == 2) {
       tiles.load(tile + 1, (turn + 1) % 2);
@@ -40,6 +43,7 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
     __syncthreads();
     const int valid = tiles.valid(tile);
     const uint32_t tile_at = tiles.at(p.stages == 2 ? turn % 2 : 0);
+    if constexpr (Bias) bias.take(shared + (tile_at - tiles.zeros_at), Tiles::kPitchY, valid);
     for (int first = split * Tiles::kPixels; first < valid; first += p.splits * Tiles::kPixels) {
       product.multiply(tiles, tile_at, first, valid);
     }
@@ -47,21 +51,32 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
     if (p.stages == 1) tiles.load(tile + 1, 0);
   }
 
+  const int64_t slice = static_cast<int64_t>(blockIdx.x) * p.groups + blockIdx.y;
+  if constexpr (Bias) {
+    bias.store(reinterpret_cast<float*>(shared), p.bias_sums + slice * p.rows + k0, p.rows - k0);
+  }
   product.add_splits(shared, units, unit, split, p.splits);
   if (split != 0) return;
-  const int64_t slice = static_cast<int64_t>(blockIdx.x) * p.groups + blockIdx.y;
   product.store(static_cast<float*>(p.partials) + slice * p.rows * product.positions, k0, p.rows);
 }
 
-template <class T, int RowSteps, int Steps>
+template <class T, int RowSteps, int Steps, bool Bias>
 void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
+  using Sums = ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))>;
   constexpr int kM = kHaloWgradRows / 16, kN = kHaloWgradColumns / 8;
   const HaloWgrad& p = plan.shape;
   const dim3 grid(exact_blocks(plan.slices, "conv2d"), static_cast<unsigned>(p.groups),
                   static_cast<unsigned>(plan.row_tiles));
-  launch_kernel(
-      cuda, {grid, 32 * p.row_units * p.column_units * p.splits, static_cast<size_t>(plan.shared)},
-      conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32>, p);
+  const int threads = 32 * p.row_units * p.column_units * p.splits;
+  const int64_t sums = Bias ? Sums::shared_bytes(threads) : 0;
+  launch_kernel(cuda, {grid, threads, static_cast<size_t>(std::max(plan.shared, sums))},
+                conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32, Bias>, p);
+}
+
+template <class T, int RowSteps, int Steps>
+void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
+  plan.shape.bias_sums == nullptr ? launch_halo_wgrad<T, RowSteps, Steps, false>(cuda, plan)
+                                  : launch_halo_wgrad<T, RowSteps, Steps, true>(cuda, plan);
 }
 
 template <class T>

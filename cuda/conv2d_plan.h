@@ -160,6 +160,12 @@ struct ConvWay {
   friend bool operator==(const ConvWay&, const ConvWay&) = default;
 };
 
+// Paths whose weight gradient adds up that of the bias as well, from the dy that it has: where a
+// pass over dy of its own would be a third or more of all bytes.
+inline bool conv_folds_bias(ConvPath path) {
+  return path == ConvPath::first || path == ConvPath::depthwise || path == ConvPath::halo;
+}
+
 // NCHW takes the path of channels-last behind the copies, where they are not part of that path as
 // they are of gemm (which pads channels, too) and wgmma. Direct kernels read any layout.
 inline ConvWay plan_conv(const ConvProblem& problem) {

@@ -135,6 +135,17 @@ TEST(ConvPlan, HaloTilesComeByTheirCost) {
   }
 }
 
+// The gradient of the bias comes with that of the weights where dy is what is mostly moved.
+TEST(ConvPlan, BiasIsFoldedWhereDyIsLoadedForIt) {
+  for (const ConvPath path : {ConvPath::depthwise, ConvPath::first, ConvPath::halo}) {
+    EXPECT_TRUE(conv_folds_bias(path));
+  }
+  for (const ConvPath path :
+       {ConvPath::direct, ConvPath::shift, ConvPath::wgmma, ConvPath::product, ConvPath::gemm}) {
+    EXPECT_FALSE(conv_folds_bias(path));
+  }
+}
+
 TEST(ConvPlan, ATileThatIsGivenIsTaken) {
   const auto plan = plan_conv_wgrad(ConvMath::tensor, 100352, 32, 288, 1, {64, 96}, 2);
   EXPECT_EQ(plan.tile, (ConvTile{64, 96}));

@@ -54,9 +54,10 @@ struct HaloGather {
 
 // partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
 struct HaloWgrad {
-  const void* x = nullptr;   // [images, in_h, in_w, groups, channels]
-  const void* dy = nullptr;  // [images, out_h, out_w, groups, rows]
-  void* partials = nullptr;  // [slices, groups, rows, taps_h, taps_w, padded], f32
+  const void* x = nullptr;     // [images, in_h, in_w, groups, channels]
+  const void* dy = nullptr;    // [images, out_h, out_w, groups, rows]
+  void* partials = nullptr;    // [slices, groups, rows, taps_h, taps_w, padded], f32
+  float* bias_sums = nullptr;  // [slices, groups, rows]
   int images = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0;
   int groups = 1, channels = 0, rows = 0;
   int padded = 0;  // channels and zeros: a multiple of 8 (TF32) or 16
