@@ -83,11 +83,15 @@ struct ShiftTiles {
     }
   }
 
-  // A warpgroup: the products of a tile. Leaves the last slice's stage to it.
-  __device__ __forceinline__ void multiply(float (&c)[Positions / 2]) {
+  // A warpgroup: the products of a tile. Leaves the last slice's stage to it. The groups wait for
+  // stages in turn: of a stage that was not yet filled the time before, parity cannot tell the
+  // next time from the one before that.
+  __device__ __forceinline__ void multiply(float (&c)[Positions / 2], bool first, bool last) {
+    if (!first) await_turn();
     for (int slice = 0; slice < p.slices; ++slice) {
       if (slice > 0) empty().arrive(), advance();
       full().template wait<false>(parity);
+      if (slice == p.slices - 1 && !last) pass_turn();
       uint32_t w = base + slice * kWeightBox, row = at();
 #pragma unroll 1
       for (int r = 0; r < p.taps_h; ++r, row += p.step_h * p.pitch * RowBytes) {
@@ -190,8 +194,15 @@ struct ShiftTiles {
     memcpy(&pack, words, 16);
     return pack;
   }
+  static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) / 128; }
   static __device__ __forceinline__ void sync_half() {
-    asm volatile("bar.sync %0, 128;" : : "r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
+    asm volatile("bar.sync %0, 128;" : : "r"(1 + group()) : "memory");
+  }
+  static __device__ __forceinline__ void await_turn() {
+    asm volatile("bar.sync %0, 256;" : : "r"(3 + group()) : "memory");
+  }
+  static __device__ __forceinline__ void pass_turn() {
+    asm volatile("bar.arrive %0, 256;" : : "r"(4 - group()) : "memory");
   }
 };
 
@@ -222,7 +233,8 @@ __global__ void __launch_bounds__(kShiftThreads, 1) conv2d_shift(const __grid_co
         continue;
       }
       float c[Positions / 2];
-      tiles.multiply(c);
+      const bool last = p.tiles - tile <= static_cast<int>(gridDim.x);
+      tiles.multiply(c, tile == static_cast<int>(blockIdx.x), last);
       const int n = tile / p.row_tiles, row0 = tile % p.row_tiles * p.rows;
       const int64_t first = (static_cast<int64_t>(n) * p.out_h + row0) * p.out_w;
       tiles.store(c, static_cast<T*>(p.out) + first * p.columns, row0);
