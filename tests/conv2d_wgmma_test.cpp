@@ -50,24 +50,33 @@ std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat fo
   return {y.detach(), x.grad(), w.grad(), bias.grad()};
 }
 
-TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
+void expect_exact(const Problem& problem, MemoryFormat format) {
   const char* const names[] = {"y", "dx", "dw", "dbias"};
-  for (const Problem& problem : kProblems) {
-    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
-      const std::vector<Tensor> wanted = results(problem, DType::f64, format);
-      for (const ConvMode& mode : kConvModes) {
-        const MatmulPrecisionGuard precision(mode.precision);
-        const std::vector<Tensor> got = results(problem, mode.dtype, format);
-        for (size_t i = 0; i < got.size(); ++i) {
-          SCOPED_TRACE(
-              concat(problem.x, " ", problem.w, " ", mode.name, " ", format, " ", names[i]));
-          std::vector<double> rounded = wanted[i].to_vector<double>();
-          for (double& value : rounded) value = round_to(value, got[i].dtype());
-          EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}));
-        }
-      }
+  const std::vector<Tensor> wanted = results(problem, DType::f64, format);
+  for (const ConvMode& mode : kConvModes) {
+    const MatmulPrecisionGuard precision(mode.precision);
+    const std::vector<Tensor> got = results(problem, mode.dtype, format);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format, " ", names[i]));
+      std::vector<double> rounded = wanted[i].to_vector<double>();
+      for (double& value : rounded) value = round_to(value, got[i].dtype());
+      EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}));
     }
   }
+}
+
+TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
+  for (const Problem& problem : kProblems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+      expect_exact(problem, format);
+  }
+}
+
+// A block then has several tiles, and its warpgroups take turns; of TF32 two slices of channels in
+// two stages, and of rows of 32 in three.
+TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
+  expect_exact({{450, 64, 14, 14}, {64, 64, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
+  expect_exact({{60, 64, 32, 32}, {32, 64, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
 }
 
 // Root mean square errors of every 97th output, of the device and of plain f32 multiply-adds.
