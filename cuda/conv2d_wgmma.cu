@@ -153,7 +153,7 @@ void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
 
   const bool x_ready = is_ready(call.x, 1, p.channels), dy_ready = is_ready(call.dy, 1, p.rows);
   Scratch scratch;
-  const size_t partials = scratch.add(plan.pairs() * k * p.depth * int64_t{sizeof(float)});
+  const size_t partials = scratch.add(plan.chunks.count * k * p.depth * int64_t{sizeof(float)});
   const size_t x_copy = scratch.add(x_ready ? 0 : call.x.numel() * size);
   const size_t dy_copy = scratch.add(dy_ready ? 0 : call.dy.numel() * size);
   scratch.allocate(cuda);
@@ -167,8 +167,9 @@ void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
   p.dy = box_map(element, dy_ready ? call.dy.data : scratch.at(dy_copy), p.grid.pixels, k, run);
   p.partials = static_cast<float*>(scratch.at(partials));
   wgmma_wgrad(cuda, call.dtype, p, plan);
-  sum_slices(cuda, call.dw.dtype,
-             {p.partials, call.dw.data, plan.pairs(), p.rows, p.channels, p.channels, call.taps()});
+  sum_slices(
+      cuda, call.dw.dtype,
+      {p.partials, call.dw.data, plan.chunks.count, p.rows, p.channels, p.channels, call.taps()});
 }
 
 }  // namespace gradus

@@ -39,7 +39,7 @@ struct WgmmaGather {
 struct WgmmaWgrad {
   CUtensorMap x;              // [n, h, w, channels], runs of so many pixels x 128 bytes
   CUtensorMap dy;             // [pixels, rows], boxes likewise
-  float* partials = nullptr;  // [pairs of slices, rows, depth]
+  float* partials = nullptr;  // [slices, rows, depth]
   PixelGrid grid;             // of dy
   WgmmaAxis h, w;
   int channels = 0, rows = 0, depth = 0;
@@ -47,21 +47,21 @@ struct WgmmaWgrad {
   int64_t slice_pixels = 0;
 };
 
-// What a block of the weight gradient's kernels has. A slice without pixels, the second one of the
-// last pair, takes a step over pixels that are outside: zeros.
+// What a block of the weight gradient's kernels has: a slice of the pixels and a tile, of which
+// those of positions are next to each other.
 struct WgmmaWgradBlock {
-  int64_t pair, begin;
+  int64_t slice, begin;
   int row0, column0, steps;
 
   __device__ __forceinline__ WgmmaWgradBlock(const WgmmaWgrad& p, int tile_columns, int tile_rows,
                                              int step) {
-    const int64_t tile = blockIdx.x / 2, tiles = p.row_tiles * p.column_tiles;
-    pair = tile / tiles;
-    column0 = static_cast<int>(tile % p.column_tiles) * tile_columns;
-    row0 = static_cast<int>(tile / p.column_tiles % p.row_tiles) * tile_rows;
-    begin = (2 * pair + blockIdx.x % 2) * p.slice_pixels;
+    const int64_t rest = blockIdx.x / p.column_tiles;
+    column0 = static_cast<int>(blockIdx.x % p.column_tiles) * tile_columns;
+    row0 = static_cast<int>(rest % p.row_tiles) * tile_rows;
+    slice = rest / p.row_tiles;
+    begin = slice * p.slice_pixels;
     const int64_t pixels = min(p.slice_pixels, p.grid.pixels - begin);
-    steps = max(1, static_cast<int>((pixels + step - 1) / step));
+    steps = static_cast<int>((pixels + step - 1) / step);
   }
 };
 

@@ -112,7 +112,6 @@ struct WgmmaWgradPlan {
   WgmmaTile tile;      // output channels x positions (r, s, channel)
   bool split = false;  // f32 operands in two parts
   Chunks chunks;       // of the pixels, so many that every block has about one
-  int64_t pairs() const { return ceil_div(chunks.count, 2); }
 };
 // tile: 0 x 0 for the best known; rounds: blocks for each place of the card.
 inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixels, int64_t rows,
@@ -128,8 +127,8 @@ inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixel
     }
   }
   const int64_t tiles = ceil_div(rows, tile.rows) * ceil_div(depth, tile.columns);
-  const int64_t pairs = std::max<int64_t>(1, rounds * kBlocks / 2 / tiles);
-  return {tile, split, plan_chunks(pixels, 256, 2 * pairs, 64)};
+  const int64_t slices = std::max<int64_t>(1, rounds * kBlocks / tiles);
+  return {tile, split, plan_chunks(pixels, 256, slices, 64)};
 }
 
 }  // namespace gradus

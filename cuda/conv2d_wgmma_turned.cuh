@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/conv2d_wgmma.h"
-#include "cuda/device/conv2d_pair_sum.cuh"
 #include "cuda/device/conv2d_wgmma_turned.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -42,15 +41,15 @@ __device__ __forceinline__ void copy_turned_steps(Stages& stages, const WgmmaWgr
   }
 }
 
-// math    partials[pair][k][r, s, c] = Σ_{pixels of two slices} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
-// grid    one cluster of two blocks, a slice each, per pair of slices, tile of Columns channels k
-//         and tile of positions (r, s, c); positions fastest
+// math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    one block per slice, tile of Columns channels k and tile of positions (r, s, c);
+//         positions fastest
 // passes  one over the slice's pixels, 32 at a time
 // bytes   fewest: x, dy once; actual: x once per tap and channel tile, dy once per position tile,
 //         from L2
 // smem    3 or 4 stages of 32 pixels of the tile's x and dy, 2 of dy turned
 // needs   sm_90a; channels of x a multiple of 32, of dy of 4, both 16-byte aligned
-// order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce
+// order   pixels in order within a slice; slices are added in order by conv2d_reduce
 template <int Tiles, int Columns, bool Split>
 __global__ void __launch_bounds__(kTurnThreads, 1)
     conv2d_wgmma_turned(const __grid_constant__ WgmmaWgrad p) {
@@ -68,7 +67,6 @@ __global__ void __launch_bounds__(kTurnThreads, 1)
     } else {
       for (int step = 0; step < block.steps; ++step) stages.turn(warp - 1);
     }
-    attend_pair();
   } else {
     grow_registers<232>();
     float c[Tiles][Columns / 2];
@@ -80,18 +78,17 @@ __global__ void __launch_bounds__(kTurnThreads, 1)
     const int lane = threadIdx.x % 32;
     const int first = block.column0 + group * (Tiles * 64) + warp * 16 + lane / 4;
     const int row = block.row0 + 2 * (lane % 4);
-    float* const out = p.partials + block.pair * p.rows * int64_t{p.depth};
-    constexpr int kVectors = Columns / 8;  // of a tile
-    add_pair<Tiles * kVectors, kTurnThreads - 128>(
-        stages.base, [&](int j) { return &c[j / kVectors][j % kVectors * 4]; },
-        [&](int j, const float(&sum)[4]) {
+    float* const out = p.partials + block.slice * p.rows * int64_t{p.depth};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int k = row + j % kVectors * 8 + i % 2;
-            const int position = first + j / kVectors * 64 + i / 2 * 8;
-            if (k < p.rows && position < p.depth) out[int64_t{k} * p.depth + position] = sum[i];
-          }
-        });
+    for (int j = 0; j < Columns / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4 * Tiles; ++i) {
+        const int k = row + 8 * j + i % 2, position = first + i / 4 * 64 + i % 4 / 2 * 8;
+        if (k < p.rows && position < p.depth) {
+          out[int64_t{k} * p.depth + position] = c[i / 4][4 * j + i % 4];
+        }
+      }
+    }
   }
 #endif
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/conv2d_wgmma.h"
-#include "cuda/device/conv2d_pair_sum.cuh"
 #include "cuda/device/conv2d_wgmma.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -54,15 +53,15 @@ __device__ __forceinline__ void copy_pixel_steps(Stages& stages, const WgmmaWgra
   }
 }
 
-// math    partials[pair][k][r, s, c] = Σ_{pixels of two slices} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
-// grid    one cluster of two blocks, a slice each, per pair of slices, tile of Rows channels k and
-//         tile of Columns positions (r, s, c); positions fastest
+// math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    one block per slice, tile of Rows channels k and tile of Columns positions (r, s, c);
+//         positions fastest
 // passes  one over the slice's pixels, 64 at a time, copied ahead by one thread
 // bytes   fewest: x, dy once; actual: x once per tap and channel tile, dy once per position tile,
 //         from L2
 // smem    2 to 6 stages of (Rows + Columns) x 128 bytes
 // needs   sm_90a; channels of x a multiple of 64, of dy of 8, both 16-byte aligned
-// order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce
+// order   pixels in order within a slice; slices are added in order by conv2d_reduce
 template <class T, int Rows, int Columns>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     conv2d_wgmma_wgrad(const __grid_constant__ WgmmaWgrad p) {
@@ -74,10 +73,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const WgmmaWgradBlock block(p, Columns, Rows, 64);
   if (threadIdx.x >= kWgmmaConsumers) {
     shrink_registers<40>();
-    if (threadIdx.x == kWgmmaConsumers) {
-      copy_pixel_steps<Stages, Rows, Columns>(stages, p, block);
-    }
-    attend_pair();
+    if (threadIdx.x == kWgmmaConsumers) copy_pixel_steps<Stages, Rows, Columns>(stages, p, block);
   } else {
     grow_registers<232>();
     constexpr int kColumns = Stages::kGroupColumns;
@@ -87,17 +83,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const int row =
         block.row0 + (Rows == 64 ? 0 : group * 64) + t / 32 * 16 + t % 32 / 4;  // and row + 8
     const int first = block.column0 + (Rows == 64 ? group * kColumns : 0) + 2 * (t % 4);
-    float* const out = p.partials + (block.pair * p.rows + row) * p.depth;
-    add_pair<kColumns / 8, kWgmmaConsumers>(
-        stages.staging, [&](int j) { return &c[4 * j]; },
-        [&](int j, const float(&sum)[4]) {
-          const int column = first + 8 * j;
-          if (column >= p.depth) return;
-          if (row < p.rows) store_pack(out + column, Pack<float, 2>{sum[0], sum[1]});
-          if (row + 8 < p.rows) {
-            store_pack(out + int64_t{8} * p.depth + column, Pack<float, 2>{sum[2], sum[3]});
-          }
-        });
+    float* const out = p.partials + (block.slice * p.rows + row) * p.depth;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int column = first + 8 * j;
+      if (column >= p.depth) continue;
+      if (row < p.rows) store_pack(out + column, Pack<float, 2>{c[4 * j], c[4 * j + 1]});
+      if (row + 8 < p.rows) {
+        store_pack(out + int64_t{8} * p.depth + column, Pack<float, 2>{c[4 * j + 2], c[4 * j + 3]});
+      }
+    }
   }
 #endif
 }
