@@ -89,12 +89,13 @@ void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
 void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
   call.tile = way.tile;
   call.rounds = way.rounds;
+  WgradCall read = call;
   std::shared_ptr<Storage> x_room, dy_room;
   if (way.copied) {
-    x_room = copy_channels_last(cuda, call.dtype, call.x);
-    dy_room = copy_channels_last(cuda, call.dtype, call.dy);
+    x_room = copy_channels_last(cuda, call.dtype, read.x);
+    dy_room = copy_channels_last(cuda, call.dtype, read.dy);
   }
-  run_path(cuda, way.path, call);
+  run_path(cuda, way.path, read);
   if (call.dbias && !conv_folds_bias(way.path)) bias_grad(cuda, call, call.dbias);
 }
 
@@ -117,8 +118,19 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
   run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.bias)), call);
 }
 
-void wgrad_conv(Cuda& cuda, const WgradCall& call) {
-  run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.dbias)), call);
+// The sums of dbias have one order, whether dw is wanted or not: where the way of both folds dbias
+// into dw, dw is computed in either case, and dropped.
+void wgrad_conv(Cuda& cuda, WgradCall call, const Shape& dw_shape) {
+  const bool wanted = static_cast<bool>(call.dw);
+  std::shared_ptr<Storage> room;
+  if (!wanted) {
+    const int64_t bytes = dw_shape.numel() * size_of(call.dtype);
+    room = Storage::make(device_of(cuda), static_cast<size_t>(bytes), cuda.allocator());
+    call.dw = {room->data(), call.dtype, device_of(cuda), true, dw_shape, strides_of(dw_shape)};
+  }
+  const ConvWay way = choose_way(cuda, call, static_cast<bool>(call.dbias));
+  if (wanted || conv_folds_bias(way.path)) return run_way(cuda, way, call);
+  bias_grad(cuda, call, call.dbias);
 }
 
 }  // namespace
@@ -141,11 +153,10 @@ void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
                  args.window,           static_cast<int>(args.groups), args.tf32,
                  args.x.dtype};
   if (args.dbias && args.dbias.numel() > 0) call.dbias = args.dbias;
-  if (args.dw && args.dw.numel() > 0) {
-    wgrad_conv(cuda, call);
-  } else if (call.dbias) {
-    bias_grad(cuda, call, call.dbias);
-  }
+  const Shape dw_shape{args.dy.shape[1], args.x.shape[1] / args.groups, args.window.kernel[0],
+                       args.window.kernel[1]};
+  if (dw_shape.numel() > 0 && (call.dw || call.dbias)) return wgrad_conv(cuda, call, dw_shape);
+  if (call.dbias) bias_grad(cuda, call, call.dbias);  // of an x without channels
 }
 
 }  // namespace gradus

@@ -230,5 +230,39 @@ TEST_F(Conv2dAutotuneCuda, BiasGradientsAreNotRounded) {
   }
 }
 
+// dbias in `dtype`, of values whose sums depend on their order; with the gradient of the weights
+// wanted or not.
+std::vector<double> bias_gradient(const Problem& problem, DType dtype, MemoryFormat format,
+                                  bool weights) {
+  Generator same(kCuda, 5);
+  const TensorOptions options{.dtype = dtype, .device = kCuda};
+  const Tensor x = randn(problem.x, options, &same).contiguous(format);
+  const Tensor w = randn(problem.w, options, &same).set_requires_grad(weights);
+  const Tensor bias = Tensor::ones({problem.w[0]}, {.dtype = acc_dtype(dtype), .device = kCuda})
+                          .set_requires_grad(true);
+  const Tensor y = conv2d(x, w, bias, problem.options);
+  y.backward(randn(y.shape(), options, &same).contiguous(format));
+  return bias.grad().to_vector<double>();
+}
+
+TEST_F(Conv2dAutotuneCuda, BiasGradientsHaveTheSameBitsWithoutThoseOfTheWeights) {
+  std::vector<ConvMode> modes(std::begin(kConvModes), std::end(kConvModes));
+  modes.push_back({"f64", DType::f64});
+  for (const Problem& problem : kProblems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
+      for (const ConvMode& mode : modes) {
+        SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
+        const MatmulPrecisionGuard precision(mode.precision);
+        EXPECT_EQ(bias_gradient(problem, mode.dtype, format, false),
+                  bias_gradient(problem, mode.dtype, format, true));
+        Autotune table;  // the two ask it for the same choice
+        const AutotuneGuard guard(table);
+        EXPECT_EQ(bias_gradient(problem, mode.dtype, format, false),
+                  bias_gradient(problem, mode.dtype, format, true));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradus
