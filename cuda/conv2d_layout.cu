@@ -3,6 +3,7 @@
 #include "cuda/conv2d_kernels.h"
 #include "cuda/device/mma.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/transpose.cuh"
 
 namespace gradus {
 namespace {
@@ -10,7 +11,8 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kRows = 8;  // rows of a tile that a block handles at a time
 
-// math    to[n][channel][pixel] = from[n][channel][pixel], 0 for channels that only `to` has
+// math    to[n][channel][pixel] = from[n][channel][pixel], 0 for channels that only `to` has: the
+//         padding of groups; without any, transpose.cuh's
 // grid    one block of 32 x 8 threads per image and tile of 32 channels x 32 pixels
 // bytes   from and to once
 // smem    the tile, so that both sides are read and written along their own fastest axis
@@ -41,6 +43,18 @@ __global__ void __launch_bounds__(kTile* kRows)
     if (channel0 + c >= p.groups * p.to_channels || pixel0 + at >= p.pixels) continue;
     to[(channel0 + c) * p.to_strides.channel + (pixel0 + at) * p.to_strides.pixel] = tile[c][at];
   }
+}
+
+// The copy where no channels are added.
+Transpose transpose_of(const LayoutCopy& p) {
+  const int64_t channels = int64_t{p.groups} * p.channels;
+  const bool to_pixels = p.from_strides.pixel == 1;  // the rows of `from` are its channels
+  const StridedPlan<2> batch({p.images}, {Strides{p.to_strides.image}, {p.from_strides.image}});
+  return {.rows = to_pixels ? channels : p.pixels,
+          .columns = to_pixels ? p.pixels : channels,
+          .x_row_stride = to_pixels ? p.from_strides.channel : p.from_strides.pixel,
+          .y_column_stride = to_pixels ? p.to_strides.pixel : p.to_strides.channel,
+          .batch = batch};
 }
 
 // math    to[g][out][tap][in] = from[g][out][in][tap] (backward: from[g][in][out][tap]), 0 for the
@@ -85,6 +99,11 @@ void copy_layout(Cuda& cuda, DType dtype, const LayoutCopy& p) {
   trace_step(cuda, describe, [&] {
     visit(Floating{}, dtype, [&](auto type) {
       using T = typename decltype(type)::type;
+      using Word = word_t<static_cast<int>(sizeof(T))>;
+      if (p.channels == p.to_channels) {
+        return transpose(cuda, "conv2d", static_cast<Word*>(p.to), static_cast<const Word*>(p.from),
+                         transpose_of(p));
+      }
       launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kTile * kRows},
                     conv2d_copy_layout<T>, p, static_cast<int>(channel_tiles),
                     static_cast<int>(pixel_tiles));

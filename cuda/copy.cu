@@ -8,6 +8,7 @@
 #include "cuda/device/strided.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/plan.h"
+#include "cuda/transpose.cuh"
 
 namespace gradus {
 namespace {
@@ -209,53 +210,9 @@ void copy_packed(Cuda& cuda, Word* y, const Word* x, const PackedRows& plan) {
   }
 }
 
-// A batch of matrices whose rows lie together in x and whose columns lie together in y, as NCHW and
-// channels-last do for [c, h·w].
-struct Transpose {
-  int64_t rows = 0, columns = 0;  // of x; x has column stride 1, y has row stride 1
-  int64_t x_row_stride = 0, y_column_stride = 0;
-  int64_t row_tiles = 0, column_tiles = 0;
-  StridedPlan<2> batch;  // offsets of a matrix in y and in x
-};
-
-constexpr int kTileSide = 32;
-constexpr int kTileThreadRows = 8;
-
-// grid:  1-D, one block per tile of 32 x 32, rows of tiles fastest, then columns, then the batch
-// bytes: fewest = actual: each element is read once and written once, both along its line
-// smem:  32 x 33 words; the 33rd column keeps the transposed access free of bank conflicts
-template <class Word>
-__global__ void __launch_bounds__(kTileSide* kTileThreadRows)
-    copy_transposed_tile(Word* __restrict__ y, const Word* __restrict__ x,
-                         const __grid_constant__ Transpose plan) {
-  __shared__ Word tile[kTileSide][kTileSide + 1];
-  const int64_t matrix_tiles = plan.row_tiles * plan.column_tiles;
-  const int64_t matrix = blockIdx.x / matrix_tiles;
-  const int64_t in_matrix = blockIdx.x - matrix * matrix_tiles;
-  const int64_t column_tile = in_matrix / plan.row_tiles;
-  const int64_t first_row = (in_matrix - column_tile * plan.row_tiles) * kTileSide;
-  const int64_t first_column = column_tile * kTileSide;
-  const StridedOffsets<2> at = plan.batch.offsets(matrix);
-  // 1 read along the rows of x
-  const int64_t read_column = first_column + threadIdx.x;
-  for (int i = threadIdx.y; i < kTileSide; i += kTileThreadRows) {
-    if (first_row + i < plan.rows && read_column < plan.columns) {
-      tile[i][threadIdx.x] = x[at.at[1] + (first_row + i) * plan.x_row_stride + read_column];
-    }
-  }
-  __syncthreads();
-  // 2 write along the columns, which y has together
-  const int64_t write_row = first_row + threadIdx.x;
-  for (int i = threadIdx.y; i < kTileSide; i += kTileThreadRows) {
-    if (write_row < plan.rows && first_column + i < plan.columns) {
-      y[at.at[0] + (first_column + i) * plan.y_column_stride + write_row] = tile[threadIdx.x][i];
-    }
-  }
-}
-
 // The transpose that a copy is, if it is one with both sides long enough for tiles.
 std::optional<Transpose> plan_transpose(const StridedPlan<2>& plan) {
-  constexpr int64_t least = kTileSide / 2;
+  constexpr int64_t least = kTransposeSide / 2;
   const int last = plan.rank - 1;
   if (plan.rank < 2 || plan.strides[0][last] != 1 || plan.extents[last] < least) return {};
   for (int axis = 0; axis < last; ++axis) {
@@ -271,8 +228,6 @@ std::optional<Transpose> plan_transpose(const StridedPlan<2>& plan) {
                      .columns = plan.extents[axis],
                      .x_row_stride = plan.strides[1][last],
                      .y_column_stride = plan.strides[0][axis],
-                     .row_tiles = ceil_div(plan.extents[last], kTileSide),
-                     .column_tiles = ceil_div(plan.extents[axis], kTileSide),
                      .batch = StridedPlan<2>(batch, strides)};
   }
   return {};
@@ -294,10 +249,8 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
     } else {
       copy_packed<Word, false>(cuda, y, x, *packs);
     }
-  } else if (const auto transpose = plan_transpose(plan)) {
-    const int64_t tiles = transpose->batch.count * transpose->row_tiles * transpose->column_tiles;
-    copy_transposed_tile<<<exact_blocks(tiles, "copy"), dim3(kTileSide, kTileThreadRows), 0,
-                           cuda.stream()>>>(y, x, *transpose);
+  } else if (const auto turned = plan_transpose(plan)) {
+    transpose(cuda, "copy", y, x, *turned);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, ConvertElement<Word, Word>{y, x});

@@ -32,7 +32,8 @@ struct CopyCase {
 };
 
 std::vector<CopyCase> copy_cases() {
-  const Shape image = {2, 20, 17, 19}, few = {2, 3, 33, 7}, wide = {3, 64, 8, 32};
+  const Shape image = {2, 20, 17, 19}, few = {2, 3, 33, 7}, wide = {3, 64, 8, 32},
+              packs = {2, 20, 10, 14}, narrow = {2, 32, 36, 9};
   const auto nchw = [](const Shape& s) { return Layout{s, strides_of(s)}; };
   const auto nhwc = [](const Shape& s) {
     return Layout{s, strides_of(s, MemoryFormat::channels_last)};
@@ -46,10 +47,20 @@ std::vector<CopyCase> copy_cases() {
       {"to channels-last", nchw(image), nhwc(image)},
       {"from channels-last", nhwc(image), nchw(image)},
       {"to channels-last, whole tiles", nchw(wide), nhwc(wide)},
+      {"from channels-last, whole tiles", nhwc(wide), nchw(wide)},
+      {"to channels-last, packs", nchw(packs), nhwc(packs)},
+      {"from channels-last, packs", nhwc(packs), nchw(packs)},
+      {"to channels-last, 32 channels", nchw(narrow), nhwc(narrow)},
+      {"from channels-last, 32 channels", nhwc(narrow), nchw(narrow)},
       {"to channels-last, 3 channels", nchw(few), nhwc(few)},
       {"from channels-last, 3 channels", nhwc(few), nchw(few)},
       {"transposed matrix", {{65, 33}, {1, 65}}, nchw({65, 33})},
       {"transposed pieces", {{5, 40, 50}, {3000, 1, 60}, 7}, {{5, 40, 50}, {2500, 60, 1}, 2}},
+      {"transposed packs apart", {{5, 40, 52}, {3000, 1, 60}, 4}, {{5, 40, 52}, {2600, 60, 1}, 8}},
+      {"transposed, x unaligned", {{40, 52}, {1, 60}, 2}, nchw({40, 52})},
+      {"transposed, y unaligned", {{40, 52}, {1, 60}}, {{40, 52}, {52, 1}, 2}},
+      {"transposed, rows no packs", {{40, 52}, {1, 61}}, nchw({40, 52})},
+      {"transposed, matrices no packs", {{5, 40, 52}, {3001, 1, 60}}, nchw({5, 40, 52})},
       {"tile of two batch axes", {{3, 4, 20, 30}, {2400, 600, 1, 20}}, nchw({3, 4, 20, 30})},
       {"row repeated", {{50, 77}, {0, 1}}, nchw({50, 77})},
       {"column repeated", {{50, 77}, {1, 0}}, nchw({50, 77})},
