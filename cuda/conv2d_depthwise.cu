@@ -1,7 +1,6 @@
-// Depthwise conv2d on CUDA: launches of conv2d_depthwise.cuh.
-#include "cuda/conv2d_depthwise.cuh"
-
+// Depthwise conv2d on CUDA: launches of conv2d_depthwise.cuh and conv2d_depthwise_wgrad.cuh.
 #include "cuda/conv2d_call.h"
+#include "cuda/conv2d_depthwise_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -15,8 +14,9 @@ DepthwiseShape depthwise_shape(const Image& in, const Image& out, const ConvDept
   p.channels = static_cast<int>(in.channels);
   p.in_h = in.h, p.in_w = in.w;
   p.out_h = out.h, p.out_w = out.w;
-  p.columns = plan.strips * kDepthwiseStrip;
+  p.columns = plan.strips * plan.strip;
   p.height = divisor(out.h);
+  p.row_tiles = divisor(plan.row_tiles);
   p.column_tiles = divisor(plan.column_tiles), p.channel_tiles = divisor(plan.channel_tiles);
   p.rows = out.n * out.h;
   p.rows_per_block = plan.rows.size;

@@ -1,12 +1,13 @@
-// Depthwise conv2d of channels-last tensors with 3 x 3 filters: one filter per channel, three
-// directions.
+// Depthwise conv2d of channels-last tensors with 3 x 3 filters, one per channel: forward and the
+// gradient of the input, and what the weight gradient shares with them.
 //
 // A block walks down rows of outputs, `columns` of them wide, in 128 bytes of channels. A ring in
 // shared memory has the rows of the input that an output row needs; those of later output rows are
-// under way. A thread has 8 bytes of channels of 4 neighbouring columns.
+// under way. A thread has 8 bytes of channels of a strip of neighbouring columns.
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/conv2d_depthwise_plan.h"
 #include "cuda/device/conv2d_halo.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -15,8 +16,7 @@ namespace gradus {
 
 inline constexpr int kDepthwisePixel = 128;  // bytes of channels of a block
 inline constexpr int kDepthwiseLanes = 16;   // threads that share a pixel
-inline constexpr int kDepthwiseStrip = 4;    // columns of a thread
-inline constexpr int kDepthwiseMostStrips = 8;
+inline constexpr int kDepthwiseThreads = kDepthwiseLanes * kDepthwiseMostStrips;
 inline constexpr int kDepthwiseFilterBytes =
     9 * kDepthwiseLanes * 4 * static_cast<int>(sizeof(float));
 template <class T>
@@ -31,8 +31,9 @@ struct DepthwiseShape {
   int channels = 0;
   int in_h = 0, in_w = 0, out_h = 0, out_w = 0;
   int pad_h = 0, pad_w = 0;
-  int columns = 1;     // of outputs of a block, a multiple of kDepthwiseStrip
-  FastDivisor height;  // out_h
+  int columns = 1;        // of outputs of a block, whole strips
+  FastDivisor height;     // out_h
+  FastDivisor row_tiles;  // of an image: of the gather
   FastDivisor column_tiles, channel_tiles;
   int64_t rows = 0, rows_per_block = 1;  // of outputs, of all images
 };
@@ -46,15 +47,6 @@ struct Depthwise {
   const void* bias = nullptr;     // [channels], acc; or null
   void* out = nullptr;
   bool flipped = false;
-};
-
-// Weight gradient: partials[slice][r, s][c] = Σ dy[m][c] · x[m ⊕ (r, s)][c]
-struct DepthwiseWgrad {
-  DepthwiseShape shape;
-  const void* x = nullptr;
-  const void* dy = nullptr;
-  float* partials = nullptr;   // [slices, 9, channels]
-  float* bias_sums = nullptr;  // [slices, channels]; or null
 };
 
 // What a block has: output rows begin .. end of all images, from column j0 and channel c0 on.
@@ -134,16 +126,16 @@ struct DepthwiseRows {
   }
 };
 
-// The ring, for the rows i0 .. i1 of outputs of one image: whoever walks calls next() before each.
-template <class T, int Stride>
+// The ring, for the rows i0 .. i1 of outputs of one image. A thread has Strip columns of them.
+template <class T, int Stride, int Strip>
 struct DepthwiseRing {
   static constexpr int kAhead = kDepthwiseAhead<Stride>, kSlots = kDepthwiseSlots<Stride>;
-  static constexpr int kColumns = (kDepthwiseStrip - 1) * Stride + 3;  // that a thread reads
+  static constexpr int kColumns = (Strip - 1) * Stride + 3;  // that a thread reads
 
   const DepthwiseShape& p;
-  DepthwiseRows<T, kDepthwiseStrip * Stride / 2 + 1> rows;
+  DepthwiseRows<T, Strip * Stride / 2 + 1> rows;
   int slot_bytes, u, u_end;  // the next row of the input to copy
-  int fill = 0, first = 0;   // where it goes; where the window begins
+  int fill = 0, first = 0;   // where it goes; the first row that is still read
 
   static __device__ __forceinline__ int width(const DepthwiseShape& shape) {
     return (shape.columns - 1) * Stride + 3;
@@ -169,6 +161,22 @@ struct DepthwiseRing {
     for (int t = 0; t < Count; ++t, ++u, fill = after(fill, 1)) {
       if (u < u_end) rows.copy(fill, static_cast<unsigned>(u) < static_cast<unsigned>(p.in_h));
     }
+  }
+  // Starts copying the rows of the first kAhead output rows.
+  __device__ __forceinline__ void start() {
+    copy<3>();
+    commit_copies();
+#pragma unroll
+    for (int k = 1; k < kAhead; ++k) {
+      copy<Stride>();
+      commit_copies();
+    }
+  }
+  // Where the next row to read lies, which is read once only.
+  __device__ __forceinline__ int take() {
+    const int slot = first;
+    first = after(first, 1);
+    return slot;
   }
 };
 
@@ -203,193 +211,97 @@ struct DepthwiseFilter {
   }
 };
 
+// A thread's sums of the output rows that a row of the input is part of, in turn.
+template <class T, int Stride>
+struct DepthwiseSums {
+  static constexpr int V = kDepthwisePack<T>, kStrip = kDepthwiseStrip;
+  static constexpr int kLive = 2 / Stride + 1;
+  float of[kLive][kStrip][V] = {};
+
+  // Adds row Row, `from` in the ring, of the window of the output row whose sums are of[Turn]. It
+  // belongs to those of later rows, too, and begins the last of them.
+  template <int Turn, int Row>
+  __device__ __forceinline__ void add(const unsigned char* from, const DepthwiseFilter<T>& filter) {
+    if constexpr (Row % Stride == 0) {
+#pragma unroll
+      for (int q = 0; q < kStrip; ++q) {
+#pragma unroll
+        for (int e = 0; e < V; ++e) of[(Turn + Row / Stride) % kLive][q][e] = filter.bias[e];
+      }
+    }
+#pragma unroll
+    for (int column = 0; column < (kStrip - 1) * Stride + 3; ++column) {
+      float x[V];
+      read_depthwise<T>(x, from + column * kDepthwisePixel);
+#pragma unroll
+      for (int q = 0; q < kStrip; ++q) {
+        const int s = column - q * Stride;
+        if (s < 0 || s > 2) continue;
+#pragma unroll
+        for (int r = 0; r < 3; ++r) {
+          if ((Row - r) % Stride != 0) continue;
+          float(&sums)[V] = of[(Turn + (Row - r) / Stride + kLive) % kLive][q];
+#pragma unroll
+          for (int e = 0; e < V; ++e) sums[e] += x[e] * filter.weights[r * 3 + s][e];
+        }
+      }
+    }
+  }
+};
+
 // math    as at Depthwise
-// grid    blocks for runs of rows, tiles of columns and of channels (fastest)
+// grid    blocks for tiles of rows of an image, of columns and of channels (fastest)
 // bytes   in once, its halo again from caches, out once
 // smem    the filters, the ring
 // needs   channels a multiple of 16 bytes, in 16-byte aligned
 // order   each output is summed by one thread, in the order (r, s)
 template <class T, int Stride>
-__global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
+__global__ void __launch_bounds__(kDepthwiseThreads)
     conv2d_depthwise(const __grid_constant__ Depthwise p) {
-  using Ring = DepthwiseRing<T, Stride>;
+  using Ring = DepthwiseRing<T, Stride, kDepthwiseStrip>;
   constexpr int V = kDepthwisePack<T>, kStrip = kDepthwiseStrip;
   const DepthwisePlace<T> block(p.shape);
+  const int n = static_cast<int>(p.shape.row_tiles.quotient(static_cast<uint32_t>(block.slice)));
+  const int row_tile = static_cast<int>(block.slice - int64_t{n} * p.shape.row_tiles.divisor);
+  const int rows = static_cast<int>(p.shape.rows_per_block), i0 = row_tile * rows;
+  const int i1 = min(i0 + rows, p.shape.out_h);
+  unsigned char* const slots = dynamic_shared() + kDepthwiseFilterBytes;
+  Ring ring(p.shape, p.in, n, i0, i1, block.j0, block.c0, shared_address(slots));
+  ring.start();
+  const DepthwiseFilter<T> filter(p, block.c0, reinterpret_cast<float*>(dynamic_shared()));
   const int lane = threadIdx.x % kDepthwiseLanes, strip = threadIdx.x / kDepthwiseLanes;
   const int c = block.c0 + lane * V, j = block.j0 + strip * kStrip;
   const int columns = c < p.shape.channels ? p.shape.out_w - j : 0;  // that exist
-  const DepthwiseFilter<T> filter(p, block.c0, reinterpret_cast<float*>(dynamic_shared()));
-  unsigned char* const slots = dynamic_shared() + kDepthwiseFilterBytes;
   const unsigned char* const mine = slots + strip * kStrip * Stride * kDepthwisePixel + lane * 8;
   const int64_t pitch = static_cast<int64_t>(p.shape.out_w) * p.shape.channels;
-  T* out = static_cast<T*>(p.out) + block.begin * pitch + j * p.shape.channels + c;
-  for (int64_t row = block.begin; row < block.end;) {
-    const int64_t n = quotient(p.shape.height, row);
-    const int i0 = static_cast<int>(row - n * p.shape.out_h);
-    const int i1 = static_cast<int>(min(static_cast<int64_t>(p.shape.out_h), i0 + block.end - row));
-    row += i1 - i0;
-    Ring ring(p.shape, p.in, n, i0, i1, block.j0, block.c0, shared_address(slots));
-    __syncthreads();  // the image before has been read
-    ring.template copy<3>();
+  T* out = static_cast<T*>(p.out) + (static_cast<int64_t>(n) * p.shape.out_h + i0) * pitch +
+           static_cast<int64_t>(j) * p.shape.channels + c;
+  DepthwiseSums<T, Stride> sums;
+  wait_copies<Ring::kAhead - 1>();
+  __syncthreads();
+  sums.template add<0, 0>(mine + ring.take(), filter);
+  if constexpr (Stride == 1) sums.template add<0, 1>(mine + ring.take(), filter);
+  int i = i0;
+  const auto finish = [&](auto turn) {  // row i of outputs
+    constexpr int kTurn = decltype(turn)::value;
+    if (i >= i1) return;
+    wait_copies<Ring::kAhead - 1>();
+    __syncthreads();
+    ring.template copy<Stride>();
     commit_copies();
+    if constexpr (Stride == 2) sums.template add<kTurn, 1>(mine + ring.take(), filter);
+    sums.template add<kTurn, 2>(mine + ring.take(), filter);
 #pragma unroll
-    for (int k = 1; k < Ring::kAhead; ++k) {
-      ring.template copy<Stride>();
-      commit_copies();
+    for (int q = 0; q < kStrip; ++q) {
+      if (q < columns) store_pack(out + q * p.shape.channels, narrow_pack<T>(sums.of[kTurn][q]));
     }
-    for (int i = i0; i < i1; ++i, out += pitch) {
-      wait_copies<Ring::kAhead - 1>();
-      __syncthreads();
-      ring.template copy<Stride>();
-      commit_copies();
-      float sums[kStrip][V];
-#pragma unroll
-      for (int q = 0; q < kStrip; ++q) {
-#pragma unroll
-        for (int e = 0; e < V; ++e) sums[q][e] = filter.bias[e];
-      }
-#pragma unroll
-      for (int r = 0; r < 3; ++r) {
-        const unsigned char* from = mine + ring.after(ring.first, r);
-#pragma unroll
-        for (int column = 0; column < Ring::kColumns; ++column) {
-          float x[V];
-          read_depthwise<T>(x, from + column * kDepthwisePixel);
-#pragma unroll
-          for (int q = 0; q < kStrip; ++q) {
-            const int s = column - q * Stride;
-            if (s < 0 || s > 2) continue;
-#pragma unroll
-            for (int e = 0; e < V; ++e) sums[q][e] += x[e] * filter.weights[r * 3 + s][e];
-          }
-        }
-      }
-      ring.first = ring.after(ring.first, Stride);
-#pragma unroll
-      for (int q = 0; q < kStrip; ++q) {
-        if (q < columns) store_pack(out + q * p.shape.channels, narrow_pack<T>(sums[q]));
-      }
-    }
+    ++i, out += pitch;
+  };
+  while (i < i1) {
+    finish(std::integral_constant<int, 0>{});
+    finish(std::integral_constant<int, 1>{});
+    if constexpr (Stride == 1) finish(std::integral_constant<int, 2>{});
   }
-}
-
-// Adds the strips' sums in order and writes them: [tap][channel], a tenth one to the bias's.
-template <class T, int Sums>
-__device__ __forceinline__ void store_depthwise(const DepthwiseWgrad& p,
-                                                const DepthwisePlace<T>& block,
-                                                const float (&sums)[Sums][kDepthwisePack<T>]) {
-  constexpr int V = kDepthwisePack<T>, kWidth = kDepthwiseLanes * V;
-  float* const mail = reinterpret_cast<float*>(dynamic_shared());
-  const int lane = threadIdx.x % kDepthwiseLanes, strip = threadIdx.x / kDepthwiseLanes;
-#pragma unroll
-  for (int tap = 0; tap < Sums; ++tap) {
-    Pack<float, V> pack;
-#pragma unroll
-    for (int e = 0; e < V; ++e) pack[e] = sums[tap][e];
-    store_pack(mail + (strip * Sums + tap) * kWidth + lane * V, pack);
-  }
-  __syncthreads();
-  const int64_t column_tile = block.j0 / p.shape.columns;
-  const int64_t slice = block.slice * p.shape.column_tiles.divisor + column_tile;
-  float* const out = p.partials + slice * 9 * p.shape.channels + block.c0;
-  for (int e = threadIdx.x; e < Sums * kWidth; e += blockDim.x) {
-    const int tap = e / kWidth, c = e % kWidth;
-    if (block.c0 + c >= p.shape.channels) continue;
-    float sum = 0;
-    for (int other = 0; other < static_cast<int>(blockDim.x) / kDepthwiseLanes; ++other) {
-      sum += mail[other * Sums * kWidth + e];
-    }
-    if (Sums > 9 && tap == 9) {
-      p.bias_sums[slice * p.shape.channels + block.c0 + c] = sum;
-    } else {
-      out[static_cast<int64_t>(tap) * p.shape.channels + c] = sum;
-    }
-  }
-}
-
-// math    as at DepthwiseWgrad; Bias: bias_sums[slice][c] = Σ dy[m][c]
-// grid    as above; a slice for each run of rows and tile of columns
-// bytes   dy once, x once and its halo again from caches, partials
-// smem    the ring, and one of rows of dy; afterwards the threads' sums
-// order   rows of a thread in order, then the strips; slices are added by conv2d_reduce
-template <class T, int Stride, bool Bias>
-__global__ void __launch_bounds__(kDepthwiseLanes* kDepthwiseMostStrips)
-    conv2d_depthwise_wgrad(const __grid_constant__ DepthwiseWgrad p) {
-  start_next_kernel();
-  using Ring = DepthwiseRing<T, Stride>;
-  constexpr int V = kDepthwisePack<T>, kStrip = kDepthwiseStrip;
-  const DepthwisePlace<T> block(p.shape);
-  const int lane = threadIdx.x % kDepthwiseLanes, strip = threadIdx.x / kDepthwiseLanes;
-  unsigned char* const shared = dynamic_shared();
-  const int dy_bytes = p.shape.columns * kDepthwisePixel;
-  unsigned char* const dy_slots = shared + Ring::kSlots * Ring::width(p.shape) * kDepthwisePixel;
-  const unsigned char* const mine = shared + strip * kStrip * Stride * kDepthwisePixel + lane * 8;
-  const unsigned char* const dy_mine = dy_slots + strip * kStrip * kDepthwisePixel + lane * 8;
-  float sums[9 + Bias][V] = {};  // the last one of dy alone
-  for (int64_t row = block.begin; row < block.end;) {
-    const int64_t n = quotient(p.shape.height, row);
-    const int i0 = static_cast<int>(row - n * p.shape.out_h);
-    const int i1 = static_cast<int>(min(static_cast<int64_t>(p.shape.out_h), i0 + block.end - row));
-    row += i1 - i0;
-    Ring ring(p.shape, p.x, n, i0, i1, block.j0, block.c0, shared_address(shared));
-    DepthwiseRows<T, kStrip / 2> dy_rows(
-        static_cast<const T*>(p.dy) + n * p.shape.out_h * p.shape.out_w * p.shape.channels,
-        p.shape.out_w, p.shape.channels, block.c0, i0, block.j0, p.shape.columns,
-        shared_address(dy_slots));
-    int i_next = i0, dy_fill = 0, dy_at = 0;
-    const auto dy_after = [&](int at) { return at == Ring::kAhead * dy_bytes ? 0 : at + dy_bytes; };
-    const auto copy_dy = [&] {
-      if (i_next++ < i1) dy_rows.copy(dy_fill, true);
-      dy_fill = dy_after(dy_fill);
-      commit_copies();
-    };
-    __syncthreads();  // the image before has been read
-    ring.template copy<3>();
-    copy_dy();
-#pragma unroll
-    for (int k = 1; k < Ring::kAhead; ++k) {
-      ring.template copy<Stride>();
-      copy_dy();
-    }
-    for (int i = i0; i < i1; ++i) {
-      wait_copies<Ring::kAhead - 1>();
-      __syncthreads();
-      ring.template copy<Stride>();
-      copy_dy();
-      float dy[kStrip][V];
-#pragma unroll
-      for (int q = 0; q < kStrip; ++q)
-        read_depthwise<T>(dy[q], dy_mine + dy_at + q * kDepthwisePixel);
-      dy_at = dy_after(dy_at);
-      if constexpr (Bias) {
-#pragma unroll
-        for (int q = 0; q < kStrip; ++q) {
-#pragma unroll
-          for (int e = 0; e < V; ++e) sums[9][e] += dy[q][e];
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < 3; ++r) {
-        const unsigned char* from = mine + ring.after(ring.first, r);
-#pragma unroll
-        for (int column = 0; column < Ring::kColumns; ++column) {
-          float x[V];
-          read_depthwise<T>(x, from + column * kDepthwisePixel);
-#pragma unroll
-          for (int q = 0; q < kStrip; ++q) {
-            const int s = column - q * Stride;
-            if (s < 0 || s > 2) continue;
-#pragma unroll
-            for (int e = 0; e < V; ++e) sums[r * 3 + s][e] += dy[q][e] * x[e];
-          }
-        }
-      }
-      ring.first = ring.after(ring.first, Stride);
-    }
-    wait_copies<0>();
-  }
-  __syncthreads();
-  store_depthwise<T>(p, block, sums);
 }
 
 }  // namespace gradus

@@ -1,6 +1,7 @@
 // Launch choices of conv2d, as pure host functions of the shape.
 #pragma once
 
+#include "cuda/conv2d_depthwise_plan.h"
 #include "cuda/conv2d_halo_plan.h"
 #include "cuda/conv2d_shift_plan.h"
 #include "cuda/conv2d_wgmma_plan.h"
@@ -80,42 +81,6 @@ inline bool conv_is_first(const ConvProblem& problem) {
   }
   if (problem.kind == ConvProblem::Kind::weight && problem.taps() * problem.c > 40) return false;
   return conv_first_shared(problem) <= kHaloShared;
-}
-
-// Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
-inline bool conv_is_depthwise(const ConvProblem& problem) {
-  const Window& window = problem.window;
-  const int64_t most = problem.kind == ConvProblem::Kind::input ? 1 : 2;
-  return problem.ready && problem.dtype != DType::f64 && problem.c == 1 && problem.k == 1 &&
-         problem.groups % (16 / size_of(problem.dtype)) == 0 && problem.groups <= 2048 &&
-         window.kernel == Pair(3) && window.dilation == Pair(1) &&
-         window.stride[0] == window.stride[1] && window.stride[0] <= most;
-}
-
-// What the blocks of the depthwise kernels have: `strips` of 4 columns of outputs, 128 bytes of
-// channels, and a run of rows of all images.
-struct ConvDepthwisePlan {
-  int strips = 1;
-  int64_t column_tiles = 1, channel_tiles = 1;
-  Chunks rows;
-  int64_t blocks() const { return rows.count * column_tiles * channel_tiles; }
-};
-inline ConvDepthwisePlan plan_conv_depthwise(const ConvProblem& problem) {
-  const bool backward = problem.kind == ConvProblem::Kind::input;
-  const bool weight = problem.kind == ConvProblem::Kind::weight;
-  ConvDepthwisePlan plan;
-  const int64_t strips = ceil_div(backward ? problem.w : problem.q, 4);
-  plan.column_tiles = ceil_div(strips, 8);
-  plan.strips = static_cast<int>(ceil_div(strips, plan.column_tiles));
-  plan.channel_tiles = ceil_div(problem.groups * size_of(problem.dtype), 128);
-  // As many blocks as run at a time: some 32 or 40 strips on each multiprocessor, and 24 where a
-  // stride makes the rows of the input twice as long.
-  const int64_t strips_at_once = problem.window.stride[0] == 2 ? 24 : (weight ? 32 : 40);
-  const int64_t blocks = kHaloProcessors * std::min<int64_t>(24, strips_at_once / plan.strips);
-  const int64_t rows = problem.n * (backward ? problem.h : problem.p);
-  plan.rows = plan_chunks(rows, weight ? 8 : 4,
-                          std::max<int64_t>(1, blocks / (plan.column_tiles * plan.channel_tiles)));
-  return plan;
 }
 
 // How a convolution is computed.

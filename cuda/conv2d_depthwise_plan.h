@@ -1,0 +1,58 @@
+// Launch choices of depthwise convolutions (conv2d_depthwise.cuh); pure host functions.
+#pragma once
+
+#include "cuda/conv2d_halo_plan.h"
+
+namespace gradus {
+
+// Neighbouring columns of outputs of a thread: of a gather, and of dy.
+inline constexpr int kDepthwiseStrip = 2, kDepthwiseWgradStrip = 4;
+inline constexpr int kDepthwiseMostStrips = 8;  // of a block
+inline constexpr int kDepthwiseRows = 16;       // of a gather's block, at most
+
+// What the blocks of the depthwise kernels have: `strips` of columns of outputs, 128 bytes of
+// channels, and of a gather a tile of rows of an image, of the weight gradient a run of rows of all
+// images.
+struct ConvDepthwisePlan {
+  int strip = 1, strips = 1;
+  int64_t row_tiles = 1;  // of an image: of a gather
+  int64_t column_tiles = 1, channel_tiles = 1;
+  Chunks rows;
+  int64_t blocks() const { return rows.count * column_tiles * channel_tiles; }
+};
+inline ConvDepthwisePlan plan_conv_depthwise(const ConvProblem& problem) {
+  const bool backward = problem.kind == ConvProblem::Kind::input;
+  const bool weight = problem.kind == ConvProblem::Kind::weight;
+  const int64_t height = backward ? problem.h : problem.p;
+  ConvDepthwisePlan plan;
+  plan.strip = weight ? kDepthwiseWgradStrip : kDepthwiseStrip;
+  const int64_t strips = ceil_div(backward ? problem.w : problem.q, plan.strip);
+  plan.column_tiles = ceil_div(strips, kDepthwiseMostStrips);
+  plan.strips = static_cast<int>(ceil_div(strips, plan.column_tiles));
+  plan.channel_tiles = ceil_div(problem.groups * size_of(problem.dtype), 128);
+  if (!weight) {
+    plan.row_tiles = ceil_div(height, kDepthwiseRows);
+    plan.rows = {problem.n * plan.row_tiles, ceil_div(height, plan.row_tiles)};
+    return plan;
+  }
+  // As many blocks as run at a time: some 32 strips on each multiprocessor, and 24 where a stride
+  // makes the rows of the input twice as long.
+  const int64_t strips_at_once = problem.window.stride[0] == 2 ? 24 : 32;
+  const int64_t blocks = kHaloProcessors * std::min<int64_t>(24, strips_at_once / plan.strips);
+  plan.rows = plan_chunks(problem.n * height, 8,
+                          std::max<int64_t>(1, blocks / (plan.column_tiles * plan.channel_tiles)));
+  return plan;
+}
+
+// Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
+inline bool conv_is_depthwise(const ConvProblem& problem) {
+  const Window& window = problem.window;
+  const int64_t most = problem.kind == ConvProblem::Kind::input ? 1 : 2;
+  return problem.ready && problem.dtype != DType::f64 && problem.c == 1 && problem.k == 1 &&
+         problem.groups % (16 / size_of(problem.dtype)) == 0 && problem.groups <= 2048 &&
+         window.kernel == Pair(3) && window.dilation == Pair(1) &&
+         window.stride[0] == window.stride[1] && window.stride[0] <= most &&
+         plan_conv_depthwise(problem).blocks() <= kMaxGridX;
+}
+
+}  // namespace gradus
