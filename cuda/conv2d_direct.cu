@@ -157,7 +157,7 @@ struct ColumnTap {
   int du, dv;
 };
 
-// math    partials[slice][k][i, r, s] = Σ_m dy[m][k] · x[m ⊕ (r, s)][i];  x null: Σ_m dy[m][k]
+// math    partials[slice][k][i, r, s] = Σ_m dy[m][k] · x[m ⊕ (r, s)][i]
 // grid    one block per slice of pixels, tile of channels k and tile of Columns columns
 // passes  one over the slice
 // bytes   dy once per column tile, x from caches; partials
@@ -202,13 +202,10 @@ __global__ void __launch_bounds__(kThreads)
         pixel.n * p.x_strides.n + group_offset + u * p.x_strides.h + v * p.x_strides.w;
 #pragma unroll
     for (int e = 0; e < Columns; ++e) {
-      Acc value = 1;
-      if (x != nullptr) {
-        const ColumnTap tap = columns[e];
-        const bool inside = source_of<false>(p.gather.h, u + tap.du) >= 0 &&
-                            source_of<false>(p.gather.w, v + tap.dv) >= 0;
-        value = inside ? static_cast<Acc>(x[at + tap.offset]) : 0;
-      }
+      const ColumnTap tap = columns[e];
+      const bool inside = source_of<false>(p.gather.h, u + tap.du) >= 0 &&
+                          source_of<false>(p.gather.w, v + tap.dv) >= 0;
+      const Acc value = inside ? static_cast<Acc>(x[at + tap.offset]) : 0;
 #pragma unroll
       for (int k = 0; k < PerThread; ++k) sums[k * Columns + e] += dy[k] * value;
     }
@@ -239,13 +236,14 @@ void launch_direct_gather(Cuda& cuda, const DirectGather& p, int lanes, bool div
   }
 }
 
-template <class T, int PerThread, int Columns>
+template <class T, int PerThread>
 void launch_direct_wgrad(Cuda& cuda, DirectWgrad p, int64_t slices) {
-  p.column_tiles = static_cast<int>(ceil_div(p.columns, Columns));
+  constexpr int kColumns = 9;
+  p.column_tiles = static_cast<int>(ceil_div(p.columns, kColumns));
   const int64_t blocks = slices * p.channel_tiles * p.column_tiles;
-  const size_t shared = sizeof(acc_t<T>) * p.channel_lanes * PerThread * Columns * (kThreads / 32);
+  const size_t shared = sizeof(acc_t<T>) * p.channel_lanes * PerThread * kColumns * (kThreads / 32);
   launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads, shared},
-                conv2d_direct_wgrad<T, PerThread, Columns>, p);
+                conv2d_direct_wgrad<T, PerThread, kColumns>, p);
 }
 
 }  // namespace
@@ -271,14 +269,10 @@ void direct_wgrad(Cuda& cuda, DType dtype, DirectWgrad p, const ConvDirectPlan& 
   p.slice_pixels = chunks.size;
   visit(Floating{}, dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    if (p.x == nullptr && lanes.per_thread == 1) {
-      launch_direct_wgrad<T, 1, 1>(cuda, p, chunks.count);
-    } else if (p.x == nullptr) {
-      launch_direct_wgrad<T, kPack<T>, 1>(cuda, p, chunks.count);
-    } else if (lanes.per_thread == 1) {
-      launch_direct_wgrad<T, 1, 9>(cuda, p, chunks.count);
+    if (lanes.per_thread == 1) {
+      launch_direct_wgrad<T, 1>(cuda, p, chunks.count);
     } else {
-      launch_direct_wgrad<T, kPack<T>, 9>(cuda, p, chunks.count);
+      launch_direct_wgrad<T, kPack<T>>(cuda, p, chunks.count);
     }
   });
 }

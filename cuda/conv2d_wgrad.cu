@@ -1,45 +1,44 @@
-// conv2d backward to the weights and the bias: the launches of the direct and the implicit-GEMM
-// path.
+// conv2d backward to the weights by the direct and the implicit-GEMM path, and to the bias.
+#include "core/ops/sum.h"
 #include "cuda/conv2d_call.h"
 
 namespace gradus {
-namespace {
-
-// Sums of dy (columns 1, x null) or of dy · x over slices of pixels, then over the slices.
-void sum_direct(Cuda& cuda, DType dtype, DirectWgrad p, const Image& dy, const AnyView& out) {
-  p.dy = dy.data;
-  p.dy_strides = dy.strides();
-  p.k = static_cast<int>(dy.channels);
-  const int64_t pixels = p.gather.out.pixels;
-  const auto lanes = plan_conv_direct(p.k, p.k_per_group, direct_pack(dtype), dy.pixel_major);
-  p.vector_dy = dy.has_packs(lanes.per_thread, size_of(dtype));
-  const Chunks chunks = plan_conv_direct_sum(pixels, lanes);
-  const DType acc = acc_dtype(dtype);
-  void* partials =
-      cuda.workspace(static_cast<size_t>(chunks.count * p.k * p.columns * size_of(acc)));
-  p.partials = partials;
-  if (chunks.count > 0) direct_wgrad(cuda, dtype, p, lanes, chunks);
-  sum_slices(cuda, out.dtype, {partials, out.data, chunks.count, p.k, p.columns, p.columns, 1});
-}
-
-}  // namespace
 
 void wgrad_direct(Cuda& cuda, const WgradCall& call) {
   DirectWgrad p;
   p.gather = call.gather();
   p.x = call.x.data;
   p.x_strides = call.x.strides();
+  p.dy = call.dy.data;
+  p.dy_strides = call.dy.strides();
+  p.k = static_cast<int>(call.dy.channels);
   p.c_per_group = call.c_per_group();
   p.k_per_group = call.k_per_group();
   p.columns = p.c_per_group * call.taps();
-  sum_direct(cuda, call.dtype, p, call.dy, call.dw);
+  const auto lanes =
+      plan_conv_direct(p.k, p.k_per_group, direct_pack(call.dtype), call.dy.pixel_major);
+  p.vector_dy = call.dy.has_packs(lanes.per_thread, size_of(call.dtype));
+  const Chunks chunks = plan_conv_direct_sum(p.gather.out.pixels, lanes);
+  const int64_t sums = chunks.count * p.k * p.columns;
+  p.partials = cuda.workspace(static_cast<size_t>(sums * size_of(acc_dtype(call.dtype))));
+  if (chunks.count > 0) direct_wgrad(cuda, call.dtype, p, lanes, chunks);
+  sum_slices(cuda, call.dw.dtype,
+             {p.partials, call.dw.data, chunks.count, p.k, p.columns, p.columns, 1});
 }
 
 void bias_grad(Cuda& cuda, const WgradCall& call, const AnyView& dbias) {
-  DirectWgrad p;
-  p.gather.out = pixel_grid(call.dy);
-  p.k_per_group = static_cast<int>(call.dy.channels);
-  sum_direct(cuda, call.dtype, p, call.dy, dbias);
+  const Image& dy = call.dy;
+  const int64_t c = dy.channels, pixels = dy.pixels();
+  const AnyView values{.data = dy.data,
+                       .dtype = call.dtype,
+                       .device = dbias.device,
+                       .given = true,
+                       .shape = {dy.n, c, pixels},
+                       .strides = {c * pixels, dy.channel_stride(), dy.pixel_stride()}};
+  AnyView sums = dbias;
+  sums.shape = {1, c, 1};
+  sums.strides = strides_of(sums.shape);
+  run(cuda, Sum{.x = values, .y = sums});
 }
 
 void wgrad_gemm(Cuda& cuda, const WgradCall& call) {

@@ -150,25 +150,33 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
 
 // grid:   1-D, a warp per output
 // passes: 1 over the parts of the chunks
-// order:  lanes step through the chunks; each merges in order, then pairwise
+// order:  lanes step through the chunks, eight loads at a time; each merges in order, then pairwise
 template <class F, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_forward_chunks(const __grid_constant__ ReducePlan<1> plan,
                           const ReduceOutput<T> output) {
   using A = acc_t<T>;
-  const int64_t o =
-      int64_t{blockIdx.x} * (kReduceThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
-  if (o >= plan.outputs) return;
+  constexpr int kUnroll = 8;
   const int lane = threadIdx.x % kWarp;
+  const int64_t o = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
+  if (o >= plan.outputs) return;
   wait_for_previous_kernel();
   PartOf<F, A> part = F::template identity<A>();
-  for (int64_t chunk = lane; chunk < plan.chunks; chunk += kWarp) {
-    PartOf<F, A> next;
+  for (int64_t first = lane; first < plan.chunks; first += kUnroll * kWarp) {
+    PartOf<F, A> next[kUnroll];
 #pragma unroll
-    for (int k = 0; k < F::kFields; ++k) {
-      next.v[k] = output.partial[(k * plan.chunks + chunk) * plan.outputs + o];
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t chunk = first + u * kWarp;
+      if (chunk >= plan.chunks) continue;
+#pragma unroll
+      for (int k = 0; k < F::kFields; ++k) {
+        next[u].v[k] = output.partial[(k * plan.chunks + chunk) * plan.outputs + o];
+      }
     }
-    part = F::template merge<DeviceMath>(part, next);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + u * kWarp < plan.chunks) part = F::template merge<DeviceMath>(part, next[u]);
+    }
   }
   part = warp_reduce(part, MergeParts<F>{});
   if (lane != 0) return;
@@ -201,8 +209,9 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
         <<<row_blocks(plan, op), kReduceThreads, 0, cuda.stream()>>>(x, plan, output);
   }
   if (plan.chunks > 1) {
-    const int64_t blocks = ceil_div(plan.outputs, kReduceThreads / kWarp);
-    launch_next_kernel(cuda, {.grid = exact_blocks(blocks, op), .threads = kReduceThreads},
+    const int threads = reduce_chunk_threads(plan.outputs);
+    const int64_t blocks = ceil_div(plan.outputs, threads / kWarp);
+    launch_next_kernel(cuda, {.grid = exact_blocks(blocks, op), .threads = threads},
                        reduce_forward_chunks<F, T>, plan, output);
   }
 }

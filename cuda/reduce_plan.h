@@ -197,18 +197,24 @@ bool steps_in_packs(const StridedPlan<N>& plan, int t, int64_t width,
   return fits;
 }
 
+// Threads of a block that merges the chunks of outputs, a warp for each. The loads of a warp lie a
+// row of outputs apart, so that few outputs are spread over many multiprocessors.
+constexpr int reduce_chunk_threads(int64_t outputs) {
+  return outputs <= 1024 ? 32 : kReduceThreads;
+}
+
 // x and y as in core/ops/sum.h; x is not empty.
 inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   ReducePlan<1> plan = detail::plan_axes<1>({&x}, y);
   const int64_t items = plan.reduced.count;
   if (plan.mapping == ReduceMapping::columns) {
-    // First several threads per column, then several blocks.
+    // First several threads per column, then several blocks, in whole turns of eight rows.
     const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
     const int64_t threads = plan.kept.count * plan.column_packs * rows;
     const int64_t wanted =
         threads > detail::kWantedThreads / 2 ? 1 : detail::kWantedThreads / threads;
     const int64_t most = std::max(wanted, ceil_div(items, rows * detail::kLongestRun));
-    detail::set_chunks(plan, rows * detail::kLeastRows, most);
+    detail::set_chunks(plan, rows * detail::kLeastRows, most, rows * detail::kLeastRows);
     return plan;
   }
   if (detail::is_long(plan)) {

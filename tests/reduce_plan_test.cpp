@@ -128,6 +128,14 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   EXPECT_EQ(bias.mapping, ReduceMapping::columns);
   EXPECT_EQ(bias.block_x, 8);
   EXPECT_EQ(bias.chunks, 512);
+  // Whole turns of eight rows for each of 64 threads above each other.
+  const ReducePlan<1> turns =
+      plan_reduce(view({512 * 784, 32}, DType::bf16), view({1, 32}, DType::bf16));
+  EXPECT_EQ(turns.block_x, 4);
+  EXPECT_EQ(turns.chunk_size, 1024);
+  EXPECT_EQ(turns.chunks, 392);
+  EXPECT_EQ(reduce_chunk_threads(32), 32);
+  EXPECT_EQ(reduce_chunk_threads(4096), kReduceThreads);
   EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::lanes_per_output);
   EXPECT_EQ(plan_of({1 << 20, 7}, {1 << 20, 1}).mapping, ReduceMapping::columns);
   EXPECT_EQ(plan_of({32768, 4096}, {32768, 1}).mapping, ReduceMapping::lanes_per_output);

@@ -20,10 +20,10 @@ struct DirectGather {
   bool vector_out = false;  // a thread's channels may be written together
 };
 
-// partials[slice][k][i, r, s] = Σ_{pixels of the slice} dy[m][k] · x[m ⊕ (r, s)][i], or Σ dy
+// partials[slice][k][i, r, s] = Σ_{pixels of the slice} dy[m][k] · x[m ⊕ (r, s)][i]
 struct DirectWgrad {
   Gather gather;
-  const void* x = nullptr;  // null: one column, of sums of dy
+  const void* x = nullptr;
   const void* dy = nullptr;
   void* partials = nullptr;  // [slices, k, columns], acc
   ImageStrides x_strides, dy_strides;
