@@ -60,17 +60,17 @@ __device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
 // passes 1: x from DRAM through shared memory into registers; both sums are taken there
 // bytes  fewest 2Eb = actual, beside gamma and beta once per run, mostly from the first-level cache
 // smem   row_stages() rows per slot: the next rows are fetched while this one is reduced
-// needs  K·N·lanes >= m, N | m
+// needs  K·N·lanes >= m, N | m; kLanes: 0 or lanes, of one slot
 // order  a thread's values, then lanes and warps pairwise: fixed by the plan
-template <class T, int N, int K, RowGroup kGroup, bool kMean>
+template <class T, int N, int K, RowGroup kGroup, bool kMean, int kLanes>
 __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
     row_norm_forward_row_in_registers(const RowNormForward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, kGroup != RowGroup::lanes>;
+  using Sums = RowSums<A, 1, kGroup != RowGroup::lanes, kLanes>;
   constexpr int kStages = detail::row_stages(K);
   __shared__ typename Sums::Meeting meeting;
   Sums sum_row(meeting, plan.lanes);
-  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes;
+  const int lanes = kLanes != 0 ? kLanes : plan.lanes, slot = threadIdx.x / lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
@@ -297,8 +297,12 @@ void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
                        f, plan);
   }
   with_row_kernel<T, N, 1>(plan, [&](auto packs, auto group) {
-    launch_rows(cuda, plan, row_norm_forward_row_in_registers<T, N, packs(), group(), kMean>, f,
-                plan);
+    constexpr int kAll = group() == RowGroup::warps && N > 1 ? detail::kRowNormThreads : 0;
+    launch_rows(cuda, plan,
+                plan.lanes == kAll
+                    ? row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, kAll>
+                    : row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, 0>,
+                f, plan);
   });
 }
 

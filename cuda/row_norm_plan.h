@@ -149,9 +149,7 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
   const int64_t places = detail::run_places(plan, plan.packs * width > 16 ? 2 : 3);
   plan.interleaved = sets <= 8 * places;
   plan.overlaps = plan.interleaved;
-  // gamma and beta are as long as two rows of f32 and are read once per run.
-  const int64_t of_run = sets >= 64 * places ? 8 : 4;
-  plan.runs = plan.interleaved ? std::min(sets, places) : ceil_div(sets, of_run);
+  plan.runs = plan.interleaved ? std::min(sets, places) : ceil_div(sets, 4);
   plan.runs = std::min(plan.runs, kMaxGridX);
   return plan;
 }

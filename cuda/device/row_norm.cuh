@@ -84,8 +84,8 @@ class RowStages {
 
 // Sums over the threads that share a row: `lanes` of a warp by shuffles, or (kWarps) the warps of
 // `lanes` threads, which meet in shared memory at a barrier of their own. Every thread gets the
-// sums.
-template <class A, int Count, bool kWarps>
+// sums. kLanes, if not 0, is `lanes` and all of the block, which takes fewer instructions.
+template <class A, int Count, bool kWarps, int kLanes = 0>
 class RowSums {
  public:
   // One barrier per call is enough, since calls take turns in two halves.
@@ -113,14 +113,19 @@ class RowSums {
   }
 
   __device__ __forceinline__ void add_warps(A (&values)[Count]) {
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = lanes_ / kWarp;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int warps = (kLanes != 0 ? kLanes : lanes_) / kWarp;
 #pragma unroll
     for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < Count; ++i) meeting_[half_][i][warp] = values[i];
     }
-    asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
+    if constexpr (kLanes != 0) {
+      __syncthreads();
+    } else {
+      asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
+    }
 #pragma unroll
     for (int i = 0; i < Count; ++i)
       values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
