@@ -85,33 +85,32 @@ __global__ void __launch_bounds__(256)
 }
 
 // math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]
-// grid    (32 channels, a chunk of rows) per block of 32 times kDown threads
+// grid    (32 channels, a chunk of rows) per block of 32 times 32 threads
 // passes  1; where there are several chunks they become the rows of a second launch
-// order   rows of a thread, then threads 0 to kDown - 1: fixed by the shape
-template <class A, int kDown>
-__global__ void __launch_bounds__(32 * kDown)
+// order   rows of a thread, then threads pairwise: fixed by the shape
+template <class A>
+__global__ void __launch_bounds__(1024)
     group_norm_sum_samples(const ChannelSums<A>* parts, int64_t rows, int64_t c, int64_t per_chunk,
                            ChannelSums<A>* next, A* dgamma, A* dbeta) {
-  __shared__ ChannelSums<A> of_row[kDown][33];
+  __shared__ ChannelSums<A> of_row[kWarp][kWarp + 1];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = int64_t{blockIdx.x} * 32, end = min(rows, (blockIdx.y + 1) * per_chunk);
   wait_for_previous_kernel();
   start_next_kernel();
   ChannelSums<A> sums =
       reduce_strided(parts + first + lane, blockIdx.y * per_chunk + warp,
-                     first + lane < c ? end : 0, kDown, c, AddChannelSums{}, ChannelSums<A>{});
+                     first + lane < c ? end : 0, kWarp, c, AddChannelSums{}, ChannelSums<A>{});
   of_row[warp][lane] = sums;
   __syncthreads();
-  for (int i = warp; i < 32; i += kDown) {  // a warp adds up a channel: its lanes are the rows now
-    sums = lane < kDown ? of_row[lane][i] : ChannelSums<A>{};
-    sums = {warp_sum<kDown>(sums.dy), warp_sum<kDown>(sums.dy_xhat)};
-    if (lane != 0 || first + i >= c) continue;
-    if (next != nullptr) {
-      next[blockIdx.y * c + first + i] = sums;
-    } else {
-      if (dgamma != nullptr) dgamma[first + i] = sums.dy_xhat;
-      if (dbeta != nullptr) dbeta[first + i] = sums.dy;
-    }
+  sums = of_row[lane][warp];  // a warp adds up a channel: its lanes are the rows now
+  sums = {warp_sum(sums.dy), warp_sum(sums.dy_xhat)};
+  const int64_t channel = first + warp;
+  if (lane != 0 || channel >= c) return;
+  if (next != nullptr) {
+    next[blockIdx.y * c + channel] = sums;
+  } else {
+    if (dgamma != nullptr) dgamma[channel] = sums.dy_xhat;
+    if (dbeta != nullptr) dbeta[channel] = sums.dy;
   }
 }
 

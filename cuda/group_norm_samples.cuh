@@ -75,16 +75,17 @@ void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& o
 }
 
 // dgamma and dbeta, where wanted; `after_held`: the kernel before holds its sets in shared memory.
-template <class A, int kDown>
-void sum_samples_by(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool after_held,
-                    const BackwardWorkspace<A>& space) {
-  const auto kernel = group_norm_sum_samples<A, kDown>;
+template <class A>
+void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool after_held,
+                 const BackwardWorkspace<A>& space) {
+  if (!args.dgamma && !args.dbeta) return;
+  const auto kernel = group_norm_sum_samples<A>;
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
   const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
   ClusterShape shape{
       .grid = {tiles, static_cast<unsigned>(chunks.count)},
-      .threads = 32 * kDown,
+      .threads = 1024,
       .carveout = after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault};
   ChannelSums<A>* const next = chunks.count > 1 ? space.chunks : nullptr;
   launch_overlapping(cuda, shape, kernel, space.parts, space.rows, c, chunks.size, next, dgamma,
@@ -93,18 +94,6 @@ void sum_samples_by(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool a
   shape.grid = tiles;
   launch_overlapping(cuda, shape, kernel, next, chunks.count, c, chunks.count, nullptr, dgamma,
                      dbeta);
-}
-
-// Few samples are summed by small blocks, which find room beside those that are still at work.
-template <class A>
-void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool after_held,
-                 const BackwardWorkspace<A>& space) {
-  if (!args.dgamma && !args.dbeta) return;
-  if (space.rows <= 128) {
-    sum_samples_by<A, 8>(cuda, args, c, after_held, space);
-  } else {
-    sum_samples_by<A, 32>(cuda, args, c, after_held, space);
-  }
 }
 
 }  // namespace gradus
