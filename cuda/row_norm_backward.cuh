@@ -84,7 +84,7 @@ __device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages,
 //        the columns of its packs
 // passes 1: x and dy from DRAM through shared memory into registers
 // bytes  fewest 3Eb = actual, beside a part of dgamma and dbeta per run (1 % at 32768 x 4096)
-// smem   row_stages() rows of x and dy per slot, as in the forward; then the slots' sums
+// smem   plan.stages rows of x and dy per slot, as in the forward; then the slots' sums
 // needs  K·N·lanes >= m, N | m
 // order  a thread's values, then lanes and warps pairwise; for columns a slot's rows in
 //        turn, then slots in turn, then runs: fixed by the plan
@@ -93,14 +93,14 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
     row_norm_backward_row_in_registers(const RowNormBackward<T> f, const RowNormPlan plan) {
   using A = acc_t<T>;
   using Sums = RowSums<A, 2, kGroup != RowGroup::lanes>;
-  constexpr int kStages = detail::row_stages(K);
+  constexpr int kMostStages = detail::row_stages(K);
   __shared__ typename Sums::Meeting meeting;
   Sums sum_row(meeting, plan.lanes);
   const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 2, kStages> stages(lane, lanes, packs);
+  const RowStages<T, N, K, 2> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t set, int stage) {
     const int64_t row = set * plan.slots + slot;
     stages.fetch({f.x, f.dy}, row * f.m, set < run.end && row < f.rows, stage);
@@ -114,7 +114,9 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
   };
   wait_for_previous_kernel();
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
+  for (int i = 0; i < kMostStages; ++i) {
+    if (i < plan.stages) fetch(run.set + i * run.step, i);
+  }
   fetch_statistics(run.set);
   A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
     const int64_t row = set * plan.slots + slot;
     const int valid = row < f.rows ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
-    stages.wait();
+    stages.wait(plan.stages - 1);
     A xhat[K * N] = {}, d[K * N] = {}, sums[2] = {A(0), A(0)};
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 1 m1, m2, dgamma, dbeta
@@ -139,8 +141,8 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 2)
         sums[1] += d[i] * xhat[i];
       }
     }
-    fetch(set + kStages * run.step, stage);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+    fetch(set + plan.stages * run.step, stage);
+    stage = stage + 1 == plan.stages ? 0 : stage + 1;
     fetch_statistics(set + run.step);
     if (f.dx == nullptr) continue;
     sum_row(sums);
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(detail::kRowNormBlockThreads, 1)
   const int lanes = plan.lanes * plan.cluster, packs = static_cast<int>(f.m / N);
   const int lane = static_cast<int>(threadIdx.x + (blockIdx.x & (plan.cluster - 1)) * plan.lanes);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 2, kStages - 1> stages(lane, lanes, packs);
+  const RowStages<T, N, K, 2> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t row, int stage) {
     stages.fetch({f.x, f.dy}, row * f.m, row < run.end, stage);
   };
@@ -224,7 +226,7 @@ __global__ void __launch_bounds__(detail::kRowNormBlockThreads, 1)
   for (int64_t row = run.set; row < run.end; row += run.step) {
     const A row_mean = next_mean, row_rstd = next_rstd;
     fetch_statistics(row + run.step);
-    stages.wait();
+    stages.wait(kStages - 2);
     A own[2] = {A(0), A(0)};
 #pragma unroll
     for (int k = 0; k < K; ++k) {

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
   const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 1, kStages> stages(lane, lanes, packs);
+  const RowStages<T, N, K, 1> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t set, int stage) {
     const int64_t row = set * plan.slots + slot;
     stages.fetch({f.x}, row * f.m, set < run.end && row < f.rows, stage);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
   for (int64_t set = run.set; set < run.end; set += run.step) {
     const int64_t row = set * plan.slots + slot;
     const int valid = row < f.rows ? packs : 0;
-    stages.wait();
+    stages.wait(kStages - 1);
     A x[K * N] = {};
 #pragma unroll
     for (int k = 0; k < K; ++k) {

@@ -29,6 +29,7 @@ struct RowNormPlan {
   int packs = 0;    // held in registers
   int cluster = 1;  // blocks of a row
   int slots = 1;
+  int stages = 0;            // rows of a slot in shared memory at a time; not of group cluster
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   bool overlaps = false;     // the kernel before: where there are few rounds
@@ -72,6 +73,12 @@ constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
 // being written, the one being added up, others on their way. `bytes`: a thread's of one tensor.
 constexpr int cluster_stages(int bytes) { return bytes > 32 ? 3 : 4; }
 
+inline void keep_stages(RowNormPlan& plan, int stages, int tensors, int64_t element) {
+  plan.stages = stages;
+  plan.shared_bytes =
+      int64_t{tensors} * stages * plan.packs * plan.threads() * plan.width * element;
+}
+
 // Lanes, packs and slots for rows of `row_packs` packs; false if no block or cluster can hold one.
 inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int tensors,
                       const RowNormCard& card) {
@@ -99,8 +106,7 @@ inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int
     return false;
   }
   plan.slots = std::max(1, kRowNormThreads / plan.lanes);
-  plan.shared_bytes = int64_t{tensors} * row_stages(plan.packs) * plan.packs * plan.threads() *
-                      plan.width * element;
+  keep_stages(plan, row_stages(plan.packs), tensors, element);
   return plan.shared_bytes <= card.shared_bytes;
 }
 
@@ -160,8 +166,8 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
   RowNormPlan plan{.width = width};
   if (!detail::share_row(plan, m / width, element, 2, card)) return {.width = width};
   if (plan.group == RowGroup::blocks) {
-    plan.shared_bytes = plan.shared_bytes / detail::row_stages(plan.packs) *
-                        detail::cluster_stages(static_cast<int>(plan.packs * width * element));
+    const auto bytes = static_cast<int>(plan.packs * width * element);
+    detail::keep_stages(plan, detail::cluster_stages(bytes), 2, element);
     if (plan.shared_bytes > card.shared_bytes) return {.width = width};
   }
   const bool full = plan.packs == detail::most_packs(element, width);
@@ -172,6 +178,8 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
   const int64_t rounds = ceil_div(sets, plan.runs);
   plan.overlaps = rounds <= 32;
   if (plan.overlaps) plan.runs = ceil_div(sets, rounds);
+  // Rows that are fetched further ahead leave the last rounds, if few, with nothing to read.
+  if (plan.overlaps && plan.group != RowGroup::blocks) detail::keep_stages(plan, 2, 2, element);
   plan.interleaved = true;
   return plan;
 }

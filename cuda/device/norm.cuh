@@ -7,7 +7,8 @@
 
 namespace gradus {
 
-// wait_copies<pending>(), where a loop that is unrolled counts down to 0 from 3 at most.
+// wait_copies<pending>() for 0 to 3: constants once a loop is unrolled, or the same for all
+// threads.
 __device__ __forceinline__ void wait_copies_but(int pending) {
   if (pending == 3) wait_copies<3>();
   if (pending == 2) wait_copies<2>();

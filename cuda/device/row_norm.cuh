@@ -44,9 +44,9 @@ __device__ __forceinline__ void store_run(A* to, const A* values) {
   }
 }
 
-// The packs of a slot's rows on their way through shared memory, Stages rows of Count tensors at a
-// time. A thread reads only what it fetched itself, so no barrier is needed.
-template <class T, int N, int K, int Count, int Stages>
+// The packs of a slot's rows on their way through shared memory, a row of Count tensors in each
+// stage. A thread reads only what it fetched itself, so no barrier is needed.
+template <class T, int N, int K, int Count>
 class RowStages {
  public:
   // Thread `lane` of `lanes` takes packs lane, lane + lanes, ... of the `packs` packs of a row.
@@ -70,8 +70,8 @@ class RowStages {
     commit_copies();
   }
 
-  // Waits for the oldest of the rows under way.
-  __device__ __forceinline__ void wait() const { wait_copies<Stages - 1>(); }
+  // Waits until no more than the `later` rows fetched last, 3 at most, are under way.
+  __device__ __forceinline__ void wait(int later) const { wait_copies_but(later); }
 
   __device__ __forceinline__ T* place(int stage, int k, int t = 0) const {
     return own_ + ((stage * K + k) * Count + t) * step_;
