@@ -26,10 +26,6 @@ struct Gradient {
   }
 };
 
-constexpr int kWarpPacks = 4;                 // packs of a lane
-constexpr int kWarps = kElementThreads / 32;  // of a block
-constexpr int kBlockPacks = kWarps * kWarpPacks * 32;
-
 // The pack that starts at `first`, or what is left of the tensor there. Wide: the whole pack is
 // there, and aligned.
 template <bool Wide, int N, class T>
@@ -58,16 +54,16 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
   }
 }
 
-// What one warp of activation_forward_mask does: kWarpPacks packs per lane, 32 packs apart.
-template <bool Wide, class T, class F>
+// What one warp of activation_forward_mask does: kPacks packs per lane, 32 packs apart.
+template <bool Wide, int kPacks, class T, class F>
 __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* mask, int64_t start,
                                                      int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  Pack<T, N> values[kWarpPacks];
+  Pack<T, N> values[kPacks];
 #pragma unroll
-  for (int u = 0; u < kWarpPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
+  for (int u = 0; u < kPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
 #pragma unroll
-  for (int u = 0; u < kWarpPacks; ++u) {
+  for (int u = 0; u < kPacks; ++u) {
     const int64_t first = start + u * 32 * N;
     uint32_t bits = 0;
     acc_t<T> results[N];
@@ -84,40 +80,40 @@ __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* 
 }
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
-// grid:  1-D, one warp per kWarpPacks · 32 packs of 16 bytes: pack u·32 + lane for u = 0, 1, ...,
+// grid:  1-D, one warp per kPacks · 32 packs of 16 bytes: pack u · 32 + lane for u = 0, 1, ...,
 //        so that each access of the warp is one run
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to bytes by shuffles
 // needs: aligned: x and y aligned to 16 bytes
-template <class T, class F>
+template <int kPacks, class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t begin = warp * kWarpPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
+  const int64_t begin = warp * kPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
   if (begin >= count) return;
-  if (aligned && begin + kWarpPacks * 32 * N <= count) {
-    forward_mask_of_warp<true>(x, y, mask, start, count, f);
+  if (aligned && begin + kPacks * 32 * N <= count) {
+    forward_mask_of_warp<true, kPacks>(x, y, mask, start, count, f);
   } else {
-    forward_mask_of_warp<false>(x, y, mask, start, count, f);
+    forward_mask_of_warp<false, kPacks>(x, y, mask, start, count, f);
   }
 }
 
-template <bool Wide, class T, class F>
+template <bool Wide, int kPacks, class T, class F>
 __device__ __forceinline__ void backward_mask_of_warp(const uint8_t* mask, const T* dy, T* dx,
                                                       int64_t start, int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  Pack<T, N> values[kWarpPacks];
-  uint32_t bits[kWarpPacks];
+  Pack<T, N> values[kPacks];
+  uint32_t bits[kPacks];
 #pragma unroll
-  for (int u = 0; u < kWarpPacks; ++u) {
+  for (int u = 0; u < kPacks; ++u) {
     const int64_t first = start + u * 32 * N;
     values[u] = load_upto<Wide, N>(dy, first, count);
     bits[u] = Wide || first < count ? load_bits<N>(mask, first) : 0;
   }
 #pragma unroll
-  for (int u = 0; u < kWarpPacks; ++u) {
+  for (int u = 0; u < kPacks; ++u) {
     acc_t<T> results[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -131,24 +127,28 @@ __device__ __forceinline__ void backward_mask_of_warp(const uint8_t* mask, const
 // math:  dx = df(bit, dy)
 // grid, needs: as activation_forward_mask
 // bytes: fewest = actual: dy and the mask read once, dx written once
-template <class T, class F>
+template <int kPacks, class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, bool aligned, int64_t count,
                              const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t begin = warp * kWarpPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
+  const int64_t begin = warp * kPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
   if (begin >= count) return;
-  if (aligned && begin + kWarpPacks * 32 * N <= count) {
-    backward_mask_of_warp<true>(mask, dy, dx, start, count, f);
+  if (aligned && begin + kPacks * 32 * N <= count) {
+    backward_mask_of_warp<true, kPacks>(mask, dy, dx, start, count, f);
   } else {
-    backward_mask_of_warp<false>(mask, dy, dx, start, count, f);
+    backward_mask_of_warp<false, kPacks>(mask, dy, dx, start, count, f);
   }
 }
 
-template <class T>
-unsigned mask_blocks(int64_t count) {
-  return exact_blocks(ceil_div(ceil_div(count, kFullPack<T>), kBlockPacks), "activation");
+// Calls launch(packs of a lane as an integral constant, blocks) for a map with a bit per element.
+template <class T, class Launch>
+void with_mask_blocks(int64_t count, const Launch& launch) {
+  const int64_t packs = ceil_div(count, kFullPack<T>);
+  with_map_packs(packs, [&](auto per_lane) {
+    launch(per_lane, exact_blocks(ceil_div(packs, per_lane * kElementThreads), "activation"));
+  });
 }
 
 template <class T>
@@ -164,9 +164,10 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       if (count == 0) return;
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
-      activation_forward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
-          x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
-      return;
+      return with_mask_blocks<T>(count, [&](auto per_lane, unsigned blocks) {
+        activation_forward_mask<per_lane><<<blocks, kElementThreads, 0, cuda.stream()>>>(
+            x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
+      });
     }
   }
   map_elements<T>(cuda, args.y, args.x, Value<T, F>{f});
@@ -179,8 +180,10 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    activation_backward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
-        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
+    with_mask_blocks<T>(count, [&](auto per_lane, unsigned blocks) {
+      activation_backward_mask<per_lane><<<blocks, kElementThreads, 0, cuda.stream()>>>(
+          args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
+    });
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }

@@ -7,7 +7,7 @@
 #include "cuda/context.h"
 #include "cuda/device/strided.cuh"
 #include "cuda/device/vector.cuh"
-#include "cuda/plan.h"
+#include "cuda/map_plan.h"
 #include "cuda/transpose.cuh"
 
 namespace gradus {
@@ -114,22 +114,22 @@ struct RepeatedPacks {
   StridedPlan<2> packs = {};  // the walk without that axis, one pack at a time
   int64_t count = 0;          // extent of that axis
   int64_t stride = 0;         // and its stride in y
+  Chunks chunks = {};         // of that axis, one for a thread
 };
-
-constexpr int kRepeatedRows = 32;  // that one thread writes
 
 // grid:  1-D, the chunks of rows of a tile of packs side by side, so that what they share is in L2
 // bytes: fewest = actual, but for one read of a pack per chunk
 template <class Word>
 __global__ void __launch_bounds__(kElementThreads)
     copy_repeated_packs(Word* __restrict__ y, const Word* __restrict__ x,
-                        const __grid_constant__ RepeatedPacks plan, int chunks) {
-  const int64_t tile = blockIdx.x / chunks, chunk = blockIdx.x - tile * chunks;
+                        const __grid_constant__ RepeatedPacks plan) {
+  const auto chunks = static_cast<uint32_t>(plan.chunks.count);
+  const int64_t tile = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
   const int64_t pack = tile * kElementThreads + threadIdx.x;
   if (pack >= plan.packs.count) return;
   const StridedOffsets<2> at = plan.packs.offsets(pack);
   const uint4 word = *reinterpret_cast<const uint4*>(x + at.at[1]);
-  const int64_t begin = chunk * kRepeatedRows, end = min(begin + kRepeatedRows, plan.count);
+  const int64_t begin = chunk * plan.chunks.size, end = min(begin + plan.chunks.size, plan.count);
   Word* to = y + at.at[0] + begin * plan.stride;
 #pragma unroll 8
   for (int64_t row = begin; row < end; ++row, to += plan.stride) {
@@ -171,7 +171,7 @@ std::optional<RepeatedPacks> plan_repeated(const StridedPlan<2>& packs) {
     if (packs.strides[1][axis] != 0) continue;
     if (longest < 0 || packs.extents[axis] > packs.extents[longest]) longest = axis;
   }
-  if (longest < 0 || packs.extents[longest] < kRepeatedRows / 2) return {};
+  if (longest < 0 || packs.extents[longest] < 16) return {};
   Shape extents;
   std::array<Strides, 2> strides;
   for (int axis = 0; axis < packs.rank; ++axis) {
@@ -179,19 +179,19 @@ std::optional<RepeatedPacks> plan_repeated(const StridedPlan<2>& packs) {
     extents.append(packs.extents[axis]);
     for (size_t t = 0; t < 2; ++t) strides[t].append(packs.strides[t][axis]);
   }
-  const RepeatedPacks result{.packs = StridedPlan<2>(extents, strides),
-                             .count = packs.extents[longest],
-                             .stride = packs.strides[0][longest]};
+  RepeatedPacks result{.packs = StridedPlan<2>(extents, strides),
+                       .count = packs.extents[longest],
+                       .stride = packs.strides[0][longest]};
   if (result.packs.count < 64 * kElementThreads) return {};
+  result.chunks = plan_repeats(result.count, ceil_div(result.packs.count, kElementThreads));
   return result;
 }
 
 template <class Word>
 void copy_repeated(Cuda& cuda, Word* y, const Word* x, const RepeatedPacks& plan) {
-  const int64_t chunks = ceil_div(plan.count, kRepeatedRows);
-  const int64_t blocks = ceil_div(plan.packs.count, kElementThreads) * chunks;
-  copy_repeated_packs<Word><<<exact_blocks(blocks, "copy"), kElementThreads, 0, cuda.stream()>>>(
-      y, x, plan, static_cast<int>(chunks));
+  const int64_t blocks = ceil_div(plan.packs.count, kElementThreads) * plan.chunks.count;
+  copy_repeated_packs<Word>
+      <<<exact_blocks(blocks, "copy"), kElementThreads, 0, cuda.stream()>>>(y, x, plan);
 }
 
 template <class Word, bool kRepeats>

@@ -9,11 +9,13 @@
 // The function gets its operands in acc_t and its result is rounded to T. y may be an operand.
 #pragma once
 
+#include <type_traits>
+
 #include "core/view.h"
 #include "cuda/context.h"
 #include "cuda/device/stream.cuh"
 #include "cuda/device/strided.cuh"
-#include "cuda/plan.h"
+#include "cuda/map_plan.h"
 
 namespace gradus {
 
@@ -39,39 +41,38 @@ struct MapElementPair {
   }
 };
 
-// Independent loads of 16 bytes that a thread has in flight: enough of them hide the memory's
-// latency at any occupancy.
-inline constexpr int kMapPacks = 4;
-inline constexpr int kMapPairPacks = 2;  // of each of two operands
-
-// Blocks of a map over `packs` packs: each takes `per_thread` neighbouring runs of a pack per
-// thread.
-inline unsigned map_blocks(int64_t packs, int per_thread) {
-  return stepping_blocks(packs, static_cast<int64_t>(per_thread) * kElementThreads);
+// Calls use(the packs of a thread as an integral constant) for a map over `packs` packs.
+template <class Use>
+void with_map_packs(int64_t packs, const Use& use) {
+  if (plan_map_packs(packs, kElementThreads) == 1) {
+    use(std::integral_constant<int, 1>{});
+  } else {
+    use(std::integral_constant<int, kWavePacks>{});
+  }
 }
 
 // math:  y[i] = f(x[i]), all without gaps and in one order; the first block also takes the elements
 //        that fill no pack
-// grid:  1-D, any number of blocks; kMapPacks packs of 16 bytes per thread, a block apart
+// grid:  1-D, any number of blocks; kPacks packs of 16 bytes per thread, a block apart
 // bytes: fewest = actual
 // needs: y and x aligned to 16 bytes
-template <class T, class F>
+template <class T, int kPacks, class F>
 __global__ void __launch_bounds__(kElementThreads)
     map_flat(T* y, const T* x, int64_t count, const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t packs = count / N;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPacks;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPacks + threadIdx.x;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kPacks;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kPacks + threadIdx.x;
   const int64_t rest = packs * N + first;
   for (; first < packs; first += step) {
-    Pack<T, N> values[kMapPacks];
+    Pack<T, N> values[kPacks];
 #pragma unroll
-    for (int u = 0; u < kMapPacks; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i < packs) values[u] = load_pack<N>(x + i * N);
     }
 #pragma unroll
-    for (int u = 0; u < kMapPacks; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int64_t i = first + u * kElementThreads;
       if (i >= packs) break;
       acc_t<T> xs[N], results[N];
@@ -99,48 +100,37 @@ struct MapOperand {
     const Pack<T, N> pack = repeat_pack<N>(*x);
     memcpy(&only.word, &pack, sizeof pack);
   }
-  __device__ __forceinline__ void read(Packed (&values)[kMapPairPacks], int64_t first,
-                                       int64_t packs) const {
-#pragma unroll
-    for (int u = 0; u < kMapPairPacks; ++u) {
-      const int64_t i = first + u * kElementThreads;
-      values[u] = only;
-      if (!repeats && i < packs) values[u].load(x + i * N);
-    }
+  __device__ __forceinline__ Packed read(int64_t pack) const {
+    Packed values = only;
+    if (!repeats) values.load(x + pack * N);
+    return values;
   }
   __device__ __forceinline__ acc_t<T> at(int64_t i) const {
     return static_cast<acc_t<T>>(x[repeats ? 0 : i]);
   }
 };
 
-// The same for y[i] = f(a[i], b[i]); an operand that repeats is one element for all i.
+// The same for y[i] = f(a[i], b[i]), a pack of each at a time; an operand that repeats is one
+// element for all i.
 template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     map_flat_pair(T* y, const T* a, const T* b, bool a_repeats, bool b_repeats, int64_t count,
                   const F f) {
   constexpr int N = kFullPack<T>;
   using A = acc_t<T>;
-  using Operand = MapOperand<T>;
   const int64_t packs = count / N;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kMapPairPacks;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kMapPairPacks + threadIdx.x;
-  const int64_t rest = packs * N + first;
-  const Operand left(a, a_repeats), right(b, b_repeats);
-  for (; first < packs; first += step) {
-    typename Operand::Packed lefts[kMapPairPacks], rights[kMapPairPacks];
-    left.read(lefts, first, packs);
-    right.read(rights, first, packs);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
+  const int64_t rest = packs * N + i;
+  const MapOperand<T> left(a, a_repeats), right(b, b_repeats);
+  for (; i < packs; i += step) {
+    const Raw<T, N> lefts = left.read(i), rights = right.read(i);
+    A as[N], bs[N], results[N];
+    lefts.unpack(as);
+    rights.unpack(bs);
 #pragma unroll
-    for (int u = 0; u < kMapPairPacks; ++u) {
-      const int64_t i = first + u * kElementThreads;
-      if (i >= packs) break;
-      A as[N], bs[N], results[N];
-      lefts[u].unpack(as);
-      rights[u].unpack(bs);
-#pragma unroll
-      for (int j = 0; j < N; ++j) results[j] = f(as[j], bs[j]);
-      store_pack(y + i * N, narrow_pack<T>(results));
-    }
+    for (int j = 0; j < N; ++j) results[j] = f(as[j], bs[j]);
+    store_pack(y + i * N, narrow_pack<T>(results));
   }
   if (rest < count) y[rest] = static_cast<T>(f(left.at(rest), right.at(rest)));
 }
@@ -154,8 +144,12 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   const T* from = x.as<T>();
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
-    map_flat<<<map_blocks(ceil_div(plan.count, N), kMapPacks), kElementThreads, 0, cuda.stream()>>>(
-        to, from, plan.count, f);
+    const int64_t packs = ceil_div(plan.count, N);
+    with_map_packs(packs, [&](auto per_thread) {
+      const unsigned blocks = stepping_blocks(packs, per_thread * kElementThreads);
+      map_flat<T, per_thread>
+          <<<blocks, kElementThreads, 0, cuda.stream()>>>(to, from, plan.count, f);
+    });
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElement<T, F>{to, from, f});
@@ -181,7 +175,7 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView&
   const bool aligned =
       pack_width(sizeof(T), {to, repeats[1] ? to : left, repeats[2] ? to : right}, {}) == N;
   if (flat && aligned) {
-    map_flat_pair<<<map_blocks(ceil_div(plan.count, N), kMapPairPacks), kElementThreads, 0,
+    map_flat_pair<<<stepping_blocks(ceil_div(plan.count, N), kElementThreads), kElementThreads, 0,
                     cuda.stream()>>>(to, left, right, repeats[1], repeats[2], plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,

@@ -155,6 +155,30 @@ TEST_P(ActivationFaults, D067_NanPassesThrough) {
   }
 }
 
+// Long tensors have another launch than short ones, with the same results: here one more than a
+// whole wave of blocks has, and an end that fills no pack.
+TEST_P(ActivationFaults, LongTensorsHaveTheResultsOfShortOnes) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::string name : {"relu", "gelu_tanh"}) {
+      SCOPED_TRACE(concat(name, " ", to_string(dtype)));
+      const auto f = [&](const Tensor& x) { return activate(x, parse_activation(name)); };
+      Values part;
+      for (int i = 0; i < 1003; ++i) part.push_back((i * 37 % 1003 - 501) / 128.0);
+      const Result want = run(f, part, dtype, 2);
+      Values whole;
+      for (int i = 0; i < (1 << 20) * (16 / size_of(dtype)) + 1027; ++i) {
+        whole.push_back(part[static_cast<size_t>(i % 1003)]);
+      }
+      const Result got = run(f, whole, dtype, 2);
+      size_t wrong = 0;
+      for (size_t i = 0; i < whole.size(); ++i) {
+        wrong += got.y[i] != want.y[i % 1003] || got.dx[i] != want.dx[i % 1003] ? 1 : 0;
+      }
+      EXPECT_EQ(wrong, 0u);
+    }
+  }
+}
+
 TEST_P(ActivationFaults, D106_EmptyTensors) {
   for (const std::string& name : activation_names()) {
     for (const Shape& shape : {Shape{0}, Shape{0, 3}, Shape{3, 0}}) {

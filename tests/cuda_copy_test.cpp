@@ -73,6 +73,7 @@ std::vector<CopyCase> copy_cases() {
       {"one element repeated in packs", {{16, 32}, {0, 0}}, nchw({16, 32})},
       {"long rows of packs, repeated", {{5, 4096}, {1, 0}}, nchw({5, 4096})},
       {"long rows of packs, outer repeated", {{5, 4096}, {0, 1}}, nchw({5, 4096})},
+      {"many packs, each repeated", {{40, 131072}, {0, 1}}, nchw({40, 131072})},
       {"rows of packs apart", {{5, 48}, {64, 1}, 16}, {{5, 48}, {80, 1}, 32}},
       {"every second", {{31, 20}, {80, 2}, 1}, {{31, 20}, {60, 3}}},
       {"scalar", nchw({}), nchw({})},
