@@ -45,13 +45,14 @@ void run_path(Cuda& cuda, ConvPath path, const WgradCall& call) {
       return wgrad_first(cuda, call);
     case ConvPath::direct:
       return wgrad_direct(cuda, call);
+    case ConvPath::shift:
+      return wgrad_shift(cuda, call);
     case ConvPath::wgmma:
       return wgrad_wgmma(cuda, call);
     case ConvPath::product:
       return wgrad_product(cuda, call);
     case ConvPath::halo:
       return wgrad_halo(cuda, call);
-    case ConvPath::shift:  // not of this direction
     case ConvPath::gemm:
       return wgrad_gemm(cuda, call);
   }

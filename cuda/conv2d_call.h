@@ -185,6 +185,7 @@ void gather_gemm(Cuda&, const GatherCall&);
 void wgrad_depthwise(Cuda&, const WgradCall&);
 void wgrad_first(Cuda&, const WgradCall&);
 void wgrad_direct(Cuda&, const WgradCall&);
+void wgrad_shift(Cuda&, const WgradCall&);
 void wgrad_wgmma(Cuda&, const WgradCall&);
 void wgrad_product(Cuda&, const WgradCall&);
 void wgrad_halo(Cuda&, const WgradCall&);

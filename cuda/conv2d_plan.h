@@ -4,7 +4,7 @@
 #include "cuda/conv2d_depthwise_plan.h"
 #include "cuda/conv2d_halo_plan.h"
 #include "cuda/conv2d_shift_plan.h"
-#include "cuda/conv2d_wgmma_plan.h"
+#include "cuda/conv2d_shift_wgrad_plan.h"
 
 namespace gradus {
 
@@ -88,7 +88,7 @@ enum class ConvPath : uint8_t {
   depthwise,  // 3 x 3 filters of one channel each, channels-last
   first,      // y from 1, 3 or 4 channels, and the gradient of those weights, channels-last
   direct,     // any layout, few channels: plain multiply-adds
-  shift,      // Hopper's too: few channels, tiles that all taps share
+  shift,      // Hopper's, too: tiles that several taps share
   wgmma,      // Hopper's copy engine and warpgroup-wide products: many channels
   halo,       // implicit GEMM over tiles that all taps share: tensor cores, up to 64 channels
   product,    // 1x1 as one matrix product
@@ -104,11 +104,15 @@ inline bool conv_is_product(const ConvProblem& problem) {
          window.stride == Pair(1) && window.padding == Pair(0);
 }
 
+inline bool conv_is_shift(const ConvProblem& problem) {
+  return plan_shift(problem).positions > 0 || plan_shift_wgrad(problem).width > 0;
+}
+
 inline ConvPath plan_conv_path(const ConvProblem& problem) {
   if (conv_is_depthwise(problem)) return ConvPath::depthwise;
   if (conv_is_first(problem)) return ConvPath::first;
   if (conv_is_direct(problem.channels(), problem.taps())) return ConvPath::direct;
-  if (plan_shift(problem).positions > 0) return ConvPath::shift;
+  if (conv_is_shift(problem)) return ConvPath::shift;
   if (conv_takes_wgmma(problem)) return ConvPath::wgmma;
   if (conv_is_product(problem)) return ConvPath::product;
   if (conv_is_halo(problem)) return ConvPath::halo;

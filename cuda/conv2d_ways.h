@@ -56,7 +56,7 @@ inline std::vector<ConvPath> conv_paths(const ConvProblem& problem) {
   add(conv_is_depthwise(problem), ConvPath::depthwise);
   add(conv_is_first(problem), ConvPath::first);
   add(conv_is_direct(problem.channels(), problem.taps()), ConvPath::direct);
-  add(plan_shift(problem).positions > 0, ConvPath::shift);
+  add(conv_is_shift(problem), ConvPath::shift);
   add(conv_takes_wgmma(problem), ConvPath::wgmma);
   add(conv_is_product(problem), ConvPath::product);
   add(conv_is_halo(problem), ConvPath::halo);
@@ -69,7 +69,8 @@ inline std::vector<ConvTile> conv_tiles(const ConvProblem& problem, ConvPath pat
   const bool plain = problem.math != ConvMath::tensor;
   const bool weight = problem.kind == ConvProblem::Kind::weight;
   if (path == ConvPath::wgmma) {
-    if (weight && problem.dtype == DType::f32) return {{128, plain ? 256 : 384}};
+    if (weight && plain) return {{64, 256}, {128, 256}};
+    if (weight && problem.dtype == DType::f32) return {{128, 384}};
     std::vector<ConvTile> tiles{{64, 256}, {128, 128}};
     if (!plain) tiles.push_back({128, 256});
     return tiles;

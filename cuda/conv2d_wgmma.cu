@@ -149,7 +149,7 @@ void wgrad_wgmma(Cuda& cuda, const WgradCall& call) {
                        WgmmaTile{call.tile.rows, call.tile.columns}, call.rounds);
   p.row_tiles = static_cast<int>(ceil_div(p.rows, plan.tile.rows));
   p.column_tiles = static_cast<int>(ceil_div(p.depth, plan.tile.columns));
-  p.slice_pixels = plan.chunks.size;
+  p.slice_size = plan.chunks.size;
 
   const bool x_ready = is_ready(call.x, 1, p.channels), dy_ready = is_ready(call.dy, 1, p.rows);
   Scratch scratch;

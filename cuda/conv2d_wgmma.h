@@ -35,16 +35,17 @@ struct WgmmaGather {
   int64_t tiles = 0;
 };
 
-// 64 pixels of 16-bit operands at a time, 32 of f32 ones.
+// 64 pixels of 16-bit operands at a time, 32 of f32 ones: runs of them, or, where x is copied with
+// its halo, tiles, which are then what the grid and the slices are of.
 struct WgmmaWgrad {
-  CUtensorMap x;              // [n, h, w, channels], runs of so many pixels x 128 bytes
-  CUtensorMap dy;             // [pixels, rows], boxes likewise
+  CUtensorMap x;              // [n, h, w, channels], runs x 128 bytes; or rows of a tile and halo
+  CUtensorMap dy;             // [pixels, rows], boxes likewise; or [n, h, w, rows], tiles
   float* partials = nullptr;  // [slices, rows, depth]
   PixelGrid grid;             // of dy
   WgmmaAxis h, w;
   int channels = 0, rows = 0, depth = 0;
   int row_tiles = 1, column_tiles = 1;
-  int64_t slice_pixels = 0;
+  int64_t slice_size = 0;
 };
 
 // What a block of the weight gradient's kernels has: a slice of the pixels and a tile, of which
@@ -59,8 +60,8 @@ struct WgmmaWgradBlock {
     column0 = static_cast<int>(blockIdx.x % p.column_tiles) * tile_columns;
     row0 = static_cast<int>(rest % p.row_tiles) * tile_rows;
     slice = rest / p.row_tiles;
-    begin = slice * p.slice_pixels;
-    const int64_t pixels = min(p.slice_pixels, p.grid.pixels - begin);
+    begin = slice * p.slice_size;
+    const int64_t pixels = min(p.slice_size, p.grid.pixels - begin);
     steps = static_cast<int>((pixels + step - 1) / step);
   }
 };

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/context.h"
+#include "cuda/conv2d_shift_wgrad_plan.h"
 #include "cuda/conv2d_wgmma.h"
-#include "cuda/conv2d_wgmma_plan.h"
 
 namespace gradus {
 
@@ -11,6 +11,7 @@ namespace gradus {
 template <class T>
 void wgmma_gather(Cuda&, const WgmmaGather&, WgmmaTile, bool split);
 void wgmma_wgrad(Cuda&, DType, const WgmmaWgrad&, const WgmmaWgradPlan&);
+void wgmma_wgrad_halo(Cuda&, const WgmmaWgrad&, const ShiftWgradPlan&);
 
 // Weights [out, in, taps] (forward) or [in, out, taps] (backward) to one matrix [out, taps, in] per
 // part, or to two of them, the big and the small parts.

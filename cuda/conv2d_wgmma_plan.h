@@ -69,8 +69,8 @@ inline bool axis_takes_wgmma(const ConvProblem& problem, size_t i) {
 }
 
 // Rows of 128 bytes of channels, whole vectors of results, and enough of both to fill the tiles;
-// the weight gradient in f32 has one tile only, a large one. Short sums in strict f32 are left to
-// plain multiply-adds, whose error is smaller there.
+// the weight gradient in f32 has large tiles only. Short sums in strict f32 are left to plain
+// multiply-adds, whose error is smaller there.
 inline bool conv_takes_wgmma(const ConvProblem& problem) {
   const int64_t size = size_of(problem.dtype);
   const bool weight = problem.kind == ConvProblem::Kind::weight;
@@ -82,7 +82,8 @@ inline bool conv_takes_wgmma(const ConvProblem& problem) {
   if (in * size % 128 != 0 || out * size % 16 != 0) return false;
   if (pixels < 1024 || pixels >= (int64_t{1} << 31)) return false;
   if (out < 64) return false;
-  if (weight && size == 4 && (in < 128 || out < 128 || problem.taps() == 1)) return false;
+  const int64_t least = problem.math == ConvMath::f32 ? 64 : 128;
+  if (weight && size == 4 && (in < least || out < least || problem.taps() == 1)) return false;
   if (!weight && problem.math == ConvMath::f32 && in * problem.taps() <= 64) return false;
   return axis_takes_wgmma(problem, 0) && axis_takes_wgmma(problem, 1);
 }
@@ -121,7 +122,7 @@ inline WgmmaWgradPlan plan_wgmma_wgrad(DType dtype, ConvMath math, int64_t pixel
   if (tile == WgmmaTile{}) {
     tile = {128, depth <= 128 ? 128 : 256};
     if (dtype == DType::f32) {
-      tile = {128, split ? 256 : 384};
+      tile = {split && rows <= 64 ? 64 : 128, split ? 256 : 384};
     } else if (few_rows(rows)) {
       tile = {64, 256};
     }

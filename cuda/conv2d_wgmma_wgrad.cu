@@ -1,4 +1,5 @@
-// conv2d backward to the weights on Hopper: the tiles that plan_wgmma_wgrad() gives.
+// conv2d backward to the weights on Hopper: the tiles that plan_wgmma_wgrad() and
+// plan_shift_wgrad() give.
 #include "cuda/conv2d_wgmma_wgrad.cuh"
 
 #include "cuda/conv2d_wgmma_kernels.h"
@@ -25,10 +26,16 @@ void launch_half(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
          slices);
 }
 
-template <int Tiles, int Columns, bool Split>
+template <class X>
 void launch_turned(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
-  launch(cuda, conv2d_wgmma_turned<Tiles, Columns, Split>,
-         TurnedStages<Tiles, Columns, Split>::kSharedBytes, p, slices);
+  launch(cuda, conv2d_wgmma_turned<X>, TurnedStages<X>::kSharedBytes, p, slices);
+}
+
+template <bool AllTaps>
+void launch_halo(Cuda& cuda, const WgmmaWgrad& p, int width, int64_t slices) {
+  if (width == 8) return launch_turned<TurnedHalo<AllTaps, 8>>(cuda, p, slices);
+  width == 16 ? launch_turned<TurnedHalo<AllTaps, 16>>(cuda, p, slices)
+              : launch_turned<TurnedHalo<AllTaps, 32>>(cuda, p, slices);
 }
 
 template <class T>
@@ -44,8 +51,15 @@ void wgrad_half(Cuda& cuda, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
 void wgmma_wgrad(Cuda& cuda, DType dtype, const WgmmaWgrad& p, const WgmmaWgradPlan& plan) {
   if (dtype == DType::bf16) return wgrad_half<BFloat16>(cuda, p, plan);
   if (dtype == DType::f16) return wgrad_half<Half>(cuda, p, plan);
-  plan.split ? launch_turned<2, 128, true>(cuda, p, plan.chunks.count)
-             : launch_turned<3, 128, false>(cuda, p, plan.chunks.count);
+  const int64_t slices = plan.chunks.count;
+  if (!plan.split) return launch_turned<TurnedTaps<3, 128, false>>(cuda, p, slices);
+  plan.tile.rows == 64 ? launch_turned<TurnedTaps<2, 64, true>>(cuda, p, slices)
+                       : launch_turned<TurnedTaps<2, 128, true>>(cuda, p, slices);
+}
+
+void wgmma_wgrad_halo(Cuda& cuda, const WgmmaWgrad& p, const ShiftWgradPlan& plan) {
+  plan.all_taps ? launch_halo<true>(cuda, p, plan.width, plan.slices.count)
+                : launch_halo<false>(cuda, p, plan.width, plan.slices.count);
 }
 
 }  // namespace gradus

@@ -44,6 +44,8 @@ TEST(ConvWgmmaPlan, TakesManyChannels) {
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::input, DType::f32, ConvMath::tensor, 32, 64)));
   EXPECT_TRUE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 128, 128)));
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::tensor, 64, 128)));
+  EXPECT_TRUE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::f32, 64, 64)));
+  EXPECT_FALSE(conv_takes_wgmma(problem(Kind::weight, DType::f32, ConvMath::f32, 64, 32)));
   EXPECT_FALSE(conv_takes_wgmma(problem(Kind::forward, DType::f64, ConvMath::f64, 128, 128)));
   // Short sums in strict f32 stay with plain multiply-adds.
   ConvProblem strict = problem(Kind::forward, DType::f32, ConvMath::f32, 64, 64);
@@ -114,8 +116,9 @@ int box_word(int pixel, int channel) {
 TEST(ConvWgmmaPlan, TurnedTermsAreTheSamePixels) {
   for (int t = 0; t < 128; ++t) {
     const int w = t / 32, g = t % 32 / 4, q = t % 4;
-    const uint32_t at = turned_rows_at(t);
-    const uint32_t loads[] = {at, at ^ 32, (at ^ 16) + 128, (at ^ 48) + 128};
+    using X = TurnedTaps<1, 64, false>;
+    const uint32_t first = X::rows_at(0, 0, t, 0), second = X::rows_at(0, 0, t, 1);
+    const uint32_t loads[] = {first, first ^ 32, second, second ^ 32};
     for (int i = 0; i < 4; ++i) {
       const int row = 16 * w + g + i % 2 * 8, pixel = 2 * q + i / 2;  // term q + i / 2 * 4
       EXPECT_EQ(loads[i] / 4, row / 32 * 1024 + box_word(pixel, row % 32)) << t << ' ' << i;
@@ -140,11 +143,13 @@ TEST(ConvWgmmaPlan, TurnedTermsAreTheSamePixels) {
 // Each of a warp's loads of x and of dy touches every bank once; 8 lanes' stores every 16 bytes.
 TEST(ConvWgmmaPlan, TurnedLoadsAndStoresMeetNoBankTwice) {
   for (int warp = 0; warp < 4; ++warp) {
-    for (const uint32_t flip : {0, 32, 16, 48}) {
-      std::set<uint32_t> banks;
-      for (int lane = 0; lane < 32; ++lane)
-        banks.insert((turned_rows_at(32 * warp + lane) ^ flip) / 4 % 32);
-      EXPECT_EQ(banks.size(), 32);
+    for (int shift = 0; shift < 4; ++shift) {
+      for (const uint32_t flip : {0, 32}) {
+        std::set<uint32_t> banks;
+        for (int lane = 0; lane < 32; ++lane)
+          banks.insert((turned_rows_at(32 * warp + lane, shift) ^ flip) / 4 % 32);
+        EXPECT_EQ(banks.size(), 32);
+      }
     }
   }
   for (int p = 0; p < 8; ++p) {
@@ -158,6 +163,11 @@ TEST(ConvWgmmaPlan, TurnedLoadsAndStoresMeetNoBankTwice) {
 }
 
 TEST(ConvWgmmaPlan, TilesFillTheBlocks) {
+  const auto strict = [](int64_t rows) {
+    return plan_wgmma_wgrad(DType::f32, ConvMath::f32, 65536, rows, 576).tile;
+  };
+  EXPECT_EQ(strict(64), (WgmmaTile{64, 256}));
+  EXPECT_EQ(strict(72), (WgmmaTile{128, 256}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 128), (WgmmaTile{128, 256}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 16384, 128), (WgmmaTile{128, 128}));
   EXPECT_EQ(plan_wgmma_gather(ConvMath::tensor, 65536, 64), (WgmmaTile{64, 256}));

@@ -25,19 +25,18 @@ __device__ __forceinline__ void store_words(uint32_t at, const uint32_t (&words)
                : "memory");
 }
 
-// A block's tile of 2 · Tiles · 64 positions (r, s, c) x Columns channels k. Two warpgroups
-// multiply, Tiles · 64 positions each; of a third one, a warp copies and three turn. With Split
-// both operands are multiplied in two parts.
-template <int Tiles, int Columns, bool Split>
+// Two warpgroups multiply; of a third one, a warp copies and three turn. With Split both operands
+// are multiplied in two parts. X: the block's x and what it has of it, TurnedTaps or TurnedHalo.
+template <class X>
 struct TurnedStages {
+  static constexpr int kTiles = X::kTiles, kColumns = X::kColumns;
   static constexpr int kGroups = 2, kTurners = 3;
-  static constexpr int kPositions = kGroups * Tiles * 64;
-  static constexpr int kBoxesX = kPositions / 32, kBoxesY = Columns / 32;
-  static constexpr int kBytesX = kBoxesX * kTurnBoxBytes, kBytesY = kBoxesY * kTurnBoxBytes;
-  static constexpr int kBytesTurned = (Split ? 2 : 1) * kBytesY;
+  static constexpr int kBoxesY = kColumns / 32;
+  static constexpr int kBytesX = X::kBytes, kBytesY = kBoxesY * kTurnBoxBytes;
+  static constexpr int kBytesTurned = (X::kSplit ? 2 : 1) * kBytesY;
   static constexpr int kTurned = 2;  // stages of the turned dy
-  static constexpr int kTableBytes = kBoxesX * 16, kBarrierBytes = 512;
-  static constexpr int kRoom = 227 * 1024 - 1024 - kTableBytes - kBarrierBytes;
+  static constexpr int kBarrierBytes = 512;
+  static constexpr int kRoom = 227 * 1024 - 1024 - X::kTableBytes - kBarrierBytes;
   static constexpr int kCount = (kRoom - kTurned * kBytesTurned) / (kBytesX + kBytesY);
   static constexpr int kSharedBytes =
       227 * 1024 - kRoom + kTurned * kBytesTurned + kCount * (kBytesX + kBytesY);
@@ -86,9 +85,9 @@ struct TurnedStages {
     y_full(stage).arrive_expecting(kBytesY);
     return y_full(stage);
   }
-  __device__ __forceinline__ SharedBarrier acquire_x(int boxes) const {
+  __device__ __forceinline__ SharedBarrier acquire_x(int bytes) const {
     x_empty(stage).wait(parity ^ 1);
-    x_full(stage).arrive_expecting(boxes * kTurnBoxBytes);
+    x_full(stage).arrive_expecting(bytes);
     return x_full(stage);
   }
 
@@ -107,7 +106,7 @@ struct TurnedStages {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t to = turned() + turned_terms_at(channel, 2 * eight + half);
-        if constexpr (Split) {
+        if constexpr (X::kSplit) {
           uint32_t big[4], small[4];
           split(words[half], big, small);
           store_words(to, big);
@@ -124,22 +123,21 @@ struct TurnedStages {
   }
 
   // A multiplying warpgroup: its sums over the next `steps` stages, of which there is one at least.
-  __device__ __forceinline__ void multiply(float (&c)[Tiles][Columns / 2], int steps) {
-    const uint32_t rows = first_row();
+  __device__ __forceinline__ void multiply(float (&c)[kTiles][kColumns / 2], int steps) {
+    const Rows rows;
     uint32_t a[2][4];
-#pragma unroll
-    for (int i = 0; i < Tiles * Columns / 2; ++i) c[i % Tiles][i / Tiles] = 0;
+    clear(c);
     for (int step = 0; step < steps; ++step) {
       wait_full();
-      const uint32_t from = x() + rows;
+      const uint32_t from = x();
       const uint64_t b = describe_operand<Operand::flat>(turned(), 0);
 #pragma unroll
-      for (int i = 0; i < 4 * Tiles; ++i) {
-        const int eight = i / Tiles, tile = i % Tiles;
+      for (int i = 0; i < 4 * kTiles; ++i) {
+        const int eight = i / kTiles, tile = i % kTiles;
         wait_products<1>();
-        load_rows(a[i % 2], from + tile * 8192 + eight * 1024);
+        rows.load(a[i % 2], from, tile, eight);
         begin_products();
-        multiply_rows<Columns>(c[tile], a[i % 2], b + eight * kOperandStep<Operand::flat>, true);
+        multiply_rows<kColumns>(c[tile], a[i % 2], b + eight * kOperandStep<Operand::flat>, true);
         commit_products();
       }
       wait_products<0>();
@@ -150,39 +148,38 @@ struct TurnedStages {
 
   // The same for operands in two parts: small·big + big·small, then big·big. The tensor cores cut
   // their sums off instead of rounding them, so each stage is summed by itself and added in f32.
-  __device__ __forceinline__ void multiply_split(float (&c)[Tiles][Columns / 2], int steps) {
-    const uint32_t rows = first_row();
-    float sums[Columns / 2];
-#pragma unroll
-    for (int i = 0; i < Tiles * Columns / 2; ++i) c[i % Tiles][i / Tiles] = 0;
+  __device__ __forceinline__ void multiply_split(float (&c)[kTiles][kColumns / 2], int steps) {
+    const Rows rows;
+    float sums[kColumns / 2];
+    clear(c);
     uint32_t big[2][4], small[2][4];
     for (int step = 0; step < steps; ++step) {
       wait_full();
+      const uint32_t from = x();
       const uint64_t b_big = describe_operand<Operand::flat>(turned(), 0);
       const uint64_t b_small = describe_operand<Operand::flat>(turned() + kBytesY, 0);
 #pragma unroll
-      for (int tile = 0; tile < Tiles; ++tile) {
-        const uint32_t from = x() + rows + tile * 8192;
+      for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const uint64_t at = i % 4 * kOperandStep<Operand::flat>;
           uint32_t words[4];
-          load_rows(words, from + i % 4 * 1024);
+          rows.load(words, from, tile, i % 4);
           wait_products<1>();
           split(words, big[i % 2], small[i % 2]);
           begin_products();
           if (i < 4) {
-            multiply_rows<Columns>(sums, small[i % 2], b_big + at, i > 0);
-            multiply_rows<Columns>(sums, big[i % 2], b_small + at, true);
+            multiply_rows<kColumns>(sums, small[i % 2], b_big + at, i > 0);
+            multiply_rows<kColumns>(sums, big[i % 2], b_small + at, true);
           } else {
-            multiply_rows<Columns>(sums, big[i % 2], b_big + at, true);
+            multiply_rows<kColumns>(sums, big[i % 2], b_big + at, true);
           }
           commit_products();
         }
         wait_products<0>();
-        if (tile == Tiles - 1) release();
+        if (tile == kTiles - 1) release();
 #pragma unroll
-        for (int i = 0; i < Columns / 2; ++i) c[tile][i] += sums[i];
+        for (int i = 0; i < kColumns / 2; ++i) c[tile][i] += sums[i];
       }
       advance();
     }
@@ -204,8 +201,28 @@ struct TurnedStages {
     return barrier(4 * kCount + kTurned + i);
   }
 
-  static __device__ __forceinline__ uint32_t first_row() {
-    return threadIdx.x / 128 * (Tiles * 8192) + turned_rows_at(threadIdx.x % 128);
+  // Where this thread finds its rows of x, from a stage's x on.
+  struct Rows {
+    uint32_t at[kTiles][2];
+    __device__ __forceinline__ Rows() {
+      const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+      for (int i = 0; i < 2 * kTiles; ++i)
+        at[i / 2][i % 2] = X::rows_at(t / 128, i / 2, t % 128, i % 2);
+    }
+    __device__ __forceinline__ void load(uint32_t (&a)[4], uint32_t from, int tile,
+                                         int eight) const {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t first = from + at[tile][half];
+        a[2 * half] = load_word(first + X::eight_at(eight));
+        a[2 * half + 1] = load_word((first ^ 32) + X::eight_at(eight));
+      }
+    }
+  };
+  static __device__ __forceinline__ void clear(float (&c)[kTiles][kColumns / 2]) {
+#pragma unroll
+    for (int i = 0; i < kTiles * kColumns / 2; ++i) c[i % kTiles][i / kTiles] = 0;
   }
   __device__ __forceinline__ void wait_full() const {
     x_full(stage).template wait<false>(parity);
@@ -213,10 +230,6 @@ struct TurnedStages {
   }
   __device__ __forceinline__ void release() const {
     if (threadIdx.x % 32 == 0) x_empty(stage).arrive(), turned_empty(turned_stage).arrive();
-  }
-  static __device__ __forceinline__ void load_rows(uint32_t (&a)[4], uint32_t at) {
-    a[0] = load_word(at), a[1] = load_word(at ^ 32);
-    a[2] = load_word((at ^ 16) + 128), a[3] = load_word((at ^ 48) + 128);
   }
   static __device__ __forceinline__ void split(const uint32_t (&words)[4], uint32_t (&big)[4],
                                                uint32_t (&small)[4]) {
