@@ -5,7 +5,12 @@
 namespace gradus {
 namespace {
 
-using HaloTypes = TypeList<float, Half, BFloat16>;
+// f(type, whether operands are in two parts).
+template <class F>
+void visit_halo(DType dtype, bool split, const F& f) {
+  if (split) return f(Type<float>{}, std::true_type{});
+  visit(TypeList<float, Half, BFloat16>{}, dtype, [&](auto type) { f(type, std::false_type{}); });
+}
 
 }  // namespace
 
@@ -17,8 +22,9 @@ void gather_halo(Cuda& cuda, const GatherCall& call) {
   plan.shape.weights = call.w.data;
   plan.shape.bias = call.bias.data;
   plan.shape.out = call.out.data;
-  visit(HaloTypes{}, call.dtype,
-        [&](auto type) { launch_halo_gather<typename decltype(type)::type>(cuda, plan); });
+  visit_halo(call.dtype, plan.split, [&](auto type, auto split) {
+    launch_halo_gather<typename decltype(type)::type, decltype(split)::value>(cuda, plan);
+  });
 }
 
 void wgrad_halo(Cuda& cuda, const WgradCall& call) {
@@ -36,8 +42,9 @@ void wgrad_halo(Cuda& cuda, const WgradCall& call) {
   p.partials = scratch.at(partials);
   if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
   if (plan.slices > 0) {
-    visit(HaloTypes{}, call.dtype,
-          [&](auto type) { launch_halo_wgrad<typename decltype(type)::type>(cuda, plan); });
+    visit_halo(call.dtype, plan.split, [&](auto type, auto split) {
+      launch_halo_wgrad<typename decltype(type)::type, decltype(split)::value>(cuda, plan);
+    });
   }
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, plan.slices, call.dy.channels, call.c_per_group(),

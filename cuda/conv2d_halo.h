@@ -1,4 +1,5 @@
-// The kernels over halo tiles, per dtype: float (TF32), Half, BFloat16. Host-only.
+// The kernels over halo tiles, per dtype: float (TF32, or Split into two parts: strict f32), Half,
+// BFloat16. Host-only.
 #pragma once
 
 #include "cuda/context.h"
@@ -6,9 +7,9 @@
 
 namespace gradus {
 
-template <class T>
+template <class T, bool Split>
 void launch_halo_gather(Cuda&, const HaloGatherPlan&);
-template <class T>
+template <class T, bool Split>
 void launch_halo_wgrad(Cuda&, const HaloWgradPlan&);
 
 }  // namespace gradus

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_halo.h"
-#include "cuda/device/conv2d_halo_parts.cuh"
+#include "cuda/device/conv2d_halo_product.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -14,7 +14,8 @@ namespace gradus {
 // smem    the block's weights, tables of a tile's pixels, and `stages` tiles
 // needs   channels a multiple of 16 bytes, at most Steps * 32 bytes; in 16-byte aligned
 // order   each output is summed by one thread, in the order (r, s, i)
-template <class T, int M, int N, int Steps, int Warps, int Taps>
+// Split   strict f32: operands in two parts, whose three larger products are added
+template <class T, int M, int N, int Steps, int Warps, int Taps, bool Split>
 __global__ void __launch_bounds__(Warps * 32)
     conv2d_halo_gather(const __grid_constant__ HaloGather p) {
   constexpr int kPixelBytes = Steps * 32, kPitch = kPixelBytes + 16;
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(Warps * 32)
   const int parts = block_columns / (N * 8), units = (pixels + M * 16 - 1) / (M * 16) * parts;
   const int padded = units / parts * M * 16;
 
-  const int weight_pitch = h.taps * w.taps * kPixelBytes + 16;
+  const int weight_pitch = h.taps * w.taps * kHaloWeightBytes<Steps, Split> + 16;
   unsigned char* const weights = dynamic_shared();
   int* const sources = reinterpret_cast<int*>(weights + block_columns * weight_pitch);
   HaloTarget* const targets = reinterpret_cast<HaloTarget*>(sources + padded);
@@ -50,7 +51,8 @@ __global__ void __launch_bounds__(Warps * 32)
   };
 
   load(blockIdx.x, 0);
-  fill_halo_weights<T, Steps, Taps>(p, h, w, weights, weight_pitch, block_columns, column0, group);
+  fill_halo_weights<T, Steps, Taps, Split>(p, h, w, weights, weight_pitch, block_columns, column0,
+                                           group);
   fill_halo_tables(p, p.tile.images > 1 ? h.outputs : p.tile.rows, kPitch, pixels, padded, sources,
                    targets);
   for (int tile = blockIdx.x, turn = 0; tile < p.tiles; tile += gridDim.x, ++turn) {
@@ -67,8 +69,8 @@ __global__ void __launch_bounds__(Warps * 32)
       const int group_of_pixels = parts == 1 ? unit : unit / parts;  // nearly always 1
       const int first = group_of_pixels * M * 16, part = (unit - group_of_pixels * parts) * N * 8;
       float c[M][N][4] = {};
-      multiply_halo<T, M, N, Steps, Taps>(p, h, w, c, tile_at, sources + first,
-                                          weights_at + part * weight_pitch, weight_pitch);
+      multiply_halo<T, M, N, Steps, Taps, Split>(p, h, w, c, tile_at, sources + first,
+                                                 weights_at + part * weight_pitch, weight_pitch);
 #pragma unroll
       for (int i = 0; i < M; ++i) {
         store_halo<T, N * 8>(p, c[i], targets + first + i * 16, output.end - first - i * 16,
@@ -82,34 +84,36 @@ __global__ void __launch_bounds__(Warps * 32)
   }
 }
 
-template <class T, int N, int Steps>
+template <class T, bool Split, int N, int Steps>
 void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   constexpr int kM = kHaloPixels / 16;
   const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.sets));
   const LaunchShape shape{grid, kHaloWarps * 32, static_cast<size_t>(plan.shared)};
   if (plan.three_by_three) {
-    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3>, plan.shape);
+    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,
+                  plan.shape);
   } else {
-    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0>, plan.shape);
+    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0, Split>,
+                  plan.shape);
   }
 }
 
-template <class T>
+template <class T, bool Split, int N>
 void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   constexpr int kLeast = static_cast<int>(sizeof(T));  // steps of up to 32 channels
-  const bool few = plan.steps == kLeast;
+  plan.steps == kLeast ? launch_halo_gather<T, Split, N, kLeast>(cuda, plan)
+                       : launch_halo_gather<T, Split, N, 2 * kLeast>(cuda, plan);
+}
+
+template <class T, bool Split>
+void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   if constexpr (sizeof(T) == 4) {
-    if (plan.width == 16) {
-      return few ? launch_halo_gather<T, 2, kLeast>(cuda, plan)
-                 : launch_halo_gather<T, 2, 2 * kLeast>(cuda, plan);
-    }
+    if (plan.width == 16) return launch_halo_gather<T, Split, 2>(cuda, plan);
   }
-  if (plan.width == 32) {
-    return few ? launch_halo_gather<T, 4, kLeast>(cuda, plan)
-               : launch_halo_gather<T, 4, 2 * kLeast>(cuda, plan);
+  if constexpr (!Split) {
+    if (plan.width == 64) return launch_halo_gather<T, Split, 8>(cuda, plan);
   }
-  few ? launch_halo_gather<T, 8, kLeast>(cuda, plan)
-      : launch_halo_gather<T, 8, 2 * kLeast>(cuda, plan);
+  launch_halo_gather<T, Split, 4>(cuda, plan);
 }
 
 }  // namespace gradus

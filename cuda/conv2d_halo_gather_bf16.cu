@@ -2,5 +2,5 @@
 #include "cuda/conv2d_halo_gather.cuh"
 
 namespace gradus {
-template void launch_halo_gather<BFloat16>(Cuda&, const HaloGatherPlan&);
+template void launch_halo_gather<BFloat16, false>(Cuda&, const HaloGatherPlan&);
 }  // namespace gradus

@@ -96,16 +96,21 @@ inline HaloTile halo_tile(const ConvProblem& problem, int64_t images, int64_t ro
           number(halo_extent(problem, 1, columns))};
 }
 
-// Output channels that a warp of a gather has: 64, or 32, or 16 for f32.
-inline int halo_width(int64_t columns, DType dtype) {
+// Whether operands are in two parts, three of whose products are added: strict f32.
+inline bool halo_splits(const ConvProblem& problem) { return problem.math == ConvMath::f32; }
+
+// Output channels that a warp of a gather has: 64, or 32, or 16 for f32; no more than 32 in strict
+// f32, whose sums are there twice.
+inline int halo_width(int64_t columns, DType dtype, bool split) {
   if (columns <= 16 && dtype == DType::f32) return 16;
-  return columns <= 32 ? 32 : 64;
+  return columns <= 32 || split ? 32 : 64;
 }
 
 // A gather with its tiles, and what a launch of it takes; no stages: it does not fit.
 struct HaloGatherPlan {
   HaloGather shape;
   int steps = 0, width = 0;
+  bool split = false;           // operands in two parts
   bool three_by_three = false;  // in every phase
   int64_t blocks = 0, sets = 0, shared = 0;
   double cost = 0;
@@ -130,7 +135,7 @@ inline int halo_most_taps(const HaloAxis* axes, int phases) {
 inline int64_t halo_gather_shared(const HaloGatherPlan& plan) {
   const HaloGather& p = plan.shape;
   const int64_t taps = halo_most_taps(p.h, p.phases_h) * halo_most_taps(p.w, p.phases_w);
-  const int64_t weights = plan.width * (taps * plan.steps * 32 + 16);
+  const int64_t weights = plan.width * (taps * plan.steps * (plan.split ? 64 : 32) + 16);
   const int64_t pixels = ceil_div(p.tile.pixels(), kHaloPixels) * kHaloPixels;
   const int64_t tables = pixels * int64_t{sizeof(int) + sizeof(HaloTarget)};
   return weights + tables + p.stages * int64_t{p.tile.halo_pixels()} * (plan.steps * 32 + 16);
@@ -176,7 +181,8 @@ void each_halo_gather(const ConvProblem& problem, const F& f) {
   HaloGatherPlan plan;
   HaloGather& p = plan.shape = halo_gather_shape(problem);
   plan.steps = halo_steps(p.channels, problem.dtype);
-  plan.width = halo_width(p.columns, problem.dtype);
+  plan.split = halo_splits(problem);
+  plan.width = halo_width(p.columns, problem.dtype, plan.split);
   plan.three_by_three = problem.window.kernel == Pair(3) && p.phases_h == 1 && p.phases_w == 1;
   p.channel_tiles = static_cast<int>(ceil_div(p.columns, plan.width));
   plan.sets = int64_t{p.groups} * p.channel_tiles * p.phases_h * p.phases_w;
@@ -220,12 +226,16 @@ inline std::vector<HaloGatherPlan> halo_gather_plans(const ConvProblem& problem)
 // A weight gradient with its tiles and warps; no blocks: it does not fit.
 struct HaloWgradPlan {
   HaloWgrad shape;
-  int steps = 0;  // of a pixel of x
+  int steps = 0;       // of a pixel of x
+  bool split = false;  // operands in two parts
   int64_t slices = 0, shared = 0;
   int row_tiles = 1;  // of channels k
 };
 
-inline constexpr int kHaloWgradWarps = 12, kHaloWgradRows = 32, kHaloWgradColumns = 96;
+// A warp has so many channels k and positions (r, s, c); of these half in strict f32, whose sums
+// are there twice.
+inline constexpr int kHaloWgradWarps = 12, kHaloWgradRows = 32;
+inline constexpr int halo_wgrad_columns(bool split) { return split ? 48 : 96; }
 
 inline HaloWgrad halo_wgrad_shape(const ConvProblem& problem) {
   const auto number = [](int64_t value) { return static_cast<int>(value); };
@@ -257,8 +267,9 @@ inline int64_t halo_wgrad_shared(const HaloWgradPlan& plan, int64_t size) {
   const int64_t tiles = window * pitch_x + pixels * 4 +
                         p.stages * (pixels * pitch_y + p.tile.halo_pixels() * pitch_x);
   const int64_t units = int64_t{p.row_units} * p.column_units;
-  const int64_t mail =
-      p.splits > 1 ? units * kHaloWgradRows * kHaloWgradColumns * int64_t{sizeof(float)} : 0;
+  const int64_t mail = p.splits > 1 ? units * kHaloWgradRows * halo_wgrad_columns(plan.split) *
+                                          int64_t{sizeof(float)}
+                                    : 0;
   return std::max(tiles, mail);
 }
 
@@ -267,7 +278,8 @@ inline HaloWgradPlan plan_halo_wgrad(const ConvProblem& problem) {
   HaloWgradPlan plan;
   HaloWgrad& p = plan.shape = halo_wgrad_shape(problem);
   plan.steps = halo_steps(problem.c, problem.dtype);
-  const int64_t columns = ceil_div(problem.taps() * p.padded, kHaloWgradColumns);
+  plan.split = halo_splits(problem);
+  const int64_t columns = ceil_div(problem.taps() * p.padded, halo_wgrad_columns(plan.split));
   if (columns > kHaloWgradWarps) return {};
   p.column_units = static_cast<int>(columns);
   p.row_units = problem.k > kHaloWgradRows && 2 * columns <= kHaloWgradWarps ? 2 : 1;
@@ -300,11 +312,16 @@ inline HaloWgradPlan plan_halo_wgrad(const ConvProblem& problem) {
 }
 
 // Whether halo tiles pay: tensor cores, some but not many channels, more than one tap to share a
-// tile, and no stride that leaves most of it unread.
+// tile, and no stride that leaves most of it unread. Short sums and few channels in strict f32 are
+// left to plain multiply-adds, whose error is smaller there.
 inline bool conv_is_halo(const ConvProblem& problem) {
   const Window& window = problem.window;
   const int64_t size = size_of(problem.dtype), vector = 16 / size;
-  if (!problem.ready || problem.math != ConvMath::tensor || problem.taps() == 1) return false;
+  if (!problem.ready || problem.math == ConvMath::f64 || problem.taps() == 1) return false;
+  const int64_t terms = problem.kind == ConvProblem::Kind::weight
+                            ? problem.n * problem.p * problem.q
+                            : problem.channels() * problem.taps();
+  if (halo_splits(problem) && (problem.channels() <= 16 || terms <= 64)) return false;
   if (problem.channels() * size < 32 || problem.channels() % vector != 0) return false;
   if (halo_steps(problem.channels(), problem.dtype) == 0) return false;
   if (std::max(window.kernel[0], window.kernel[1]) > HaloAxis::kMaxTaps) return false;

@@ -17,7 +17,8 @@ namespace gradus {
 // smem    `stages` tiles of dy and x, zeros as large as a window, the tile's table of pixels
 // needs   channels and rows multiples of 16 bytes, x and dy 16-byte aligned
 // order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
-template <class T, int M, int N, int RowSteps, int Steps, int Threads, bool Bias>
+// Split   strict f32: operands in two parts, whose three larger products are added
+template <class T, int M, int N, int RowSteps, int Steps, int Threads, bool Bias, bool Split>
 __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_constant__ HaloWgrad p) {
   using Tiles = HaloWgradTiles<T, RowSteps, Steps>;
   unsigned char* const shared = dynamic_shared();
@@ -30,8 +31,8 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
 
   const int warp = threadIdx.x / 32, units = p.row_units * p.column_units;
   const int unit = warp % units, split = warp / units;
-  HaloWgradProduct<T, M, N, RowSteps, Steps> product(p, unit % p.row_units * M * 16,
-                                                     unit / p.row_units * N * 8);
+  HaloWgradProduct<T, M, N, RowSteps, Steps, Split> product(p, unit % p.row_units * M * 16,
+                                                            unit / p.row_units * N * 8);
   [[maybe_unused]] ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))> bias;
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
     if (p.stages == 2) {
@@ -45,7 +46,11 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
     const uint32_t tile_at = tiles.at(p.stages == 2 ? turn % 2 : 0);
     if constexpr (Bias) bias.take(shared + (tile_at - tiles.zeros_at), Tiles::kPitchY, valid);
     for (int first = split * Tiles::kPixels; first < valid; first += p.splits * Tiles::kPixels) {
-      product.multiply(tiles, tile_at, first, valid);
+      if constexpr (Split) {
+        product.multiply_split(tiles, tile_at, first, valid);
+      } else {
+        product.multiply(tiles, tile_at, first, valid);
+      }
     }
     __syncthreads();
     if (p.stages == 1) tiles.load(tile + 1, 0);
@@ -55,40 +60,42 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
   if constexpr (Bias) {
     bias.store(reinterpret_cast<float*>(shared), p.bias_sums + slice * p.rows + k0, p.rows - k0);
   }
+  if constexpr (Split) product.add_short_sums();
   product.add_splits(shared, units, unit, split, p.splits);
   if (split != 0) return;
   product.store(static_cast<float*>(p.partials) + slice * p.rows * product.positions, k0, p.rows);
 }
 
-template <class T, int RowSteps, int Steps, bool Bias>
+template <class T, bool Split, int RowSteps, int Steps, bool Bias>
 void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
   using Sums = ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))>;
-  constexpr int kM = kHaloWgradRows / 16, kN = kHaloWgradColumns / 8;
+  constexpr int kM = kHaloWgradRows / 16, kN = halo_wgrad_columns(Split) / 8;
   const HaloWgrad& p = plan.shape;
   const dim3 grid(exact_blocks(plan.slices, "conv2d"), static_cast<unsigned>(p.groups),
                   static_cast<unsigned>(plan.row_tiles));
   const int threads = 32 * p.row_units * p.column_units * p.splits;
   const int64_t sums = Bias ? Sums::shared_bytes(threads) : 0;
   launch_kernel(cuda, {grid, threads, static_cast<size_t>(std::max(plan.shared, sums))},
-                conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32, Bias>, p);
+                conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32, Bias, Split>,
+                p);
 }
 
-template <class T, int RowSteps, int Steps>
+template <class T, bool Split, int RowSteps, int Steps>
 void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
-  plan.shape.bias_sums == nullptr ? launch_halo_wgrad<T, RowSteps, Steps, false>(cuda, plan)
-                                  : launch_halo_wgrad<T, RowSteps, Steps, true>(cuda, plan);
+  plan.shape.bias_sums == nullptr ? launch_halo_wgrad<T, Split, RowSteps, Steps, false>(cuda, plan)
+                                  : launch_halo_wgrad<T, Split, RowSteps, Steps, true>(cuda, plan);
 }
 
-template <class T>
+template <class T, bool Split>
 void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
   constexpr int kLeast = static_cast<int>(sizeof(T));  // steps of up to 32 channels
   const bool few = plan.steps == kLeast;
   if (plan.shape.row_units == 1) {
-    return few ? launch_halo_wgrad<T, kLeast, kLeast>(cuda, plan)
-               : launch_halo_wgrad<T, kLeast, 2 * kLeast>(cuda, plan);
+    return few ? launch_halo_wgrad<T, Split, kLeast, kLeast>(cuda, plan)
+               : launch_halo_wgrad<T, Split, kLeast, 2 * kLeast>(cuda, plan);
   }
-  few ? launch_halo_wgrad<T, 2 * kLeast, kLeast>(cuda, plan)
-      : launch_halo_wgrad<T, 2 * kLeast, 2 * kLeast>(cuda, plan);
+  few ? launch_halo_wgrad<T, Split, 2 * kLeast, kLeast>(cuda, plan)
+      : launch_halo_wgrad<T, Split, 2 * kLeast, 2 * kLeast>(cuda, plan);
 }
 
 }  // namespace gradus

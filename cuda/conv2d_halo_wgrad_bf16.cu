@@ -2,5 +2,5 @@
 #include "cuda/conv2d_halo_wgrad.cuh"
 
 namespace gradus {
-template void launch_halo_wgrad<BFloat16>(Cuda&, const HaloWgradPlan&);
+template void launch_halo_wgrad<BFloat16, false>(Cuda&, const HaloWgradPlan&);
 }  // namespace gradus

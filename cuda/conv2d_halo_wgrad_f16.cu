@@ -2,5 +2,5 @@
 #include "cuda/conv2d_halo_wgrad.cuh"
 
 namespace gradus {
-template void launch_halo_wgrad<Half>(Cuda&, const HaloWgradPlan&);
+template void launch_halo_wgrad<Half, false>(Cuda&, const HaloWgradPlan&);
 }  // namespace gradus

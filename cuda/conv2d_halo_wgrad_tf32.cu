@@ -2,5 +2,5 @@
 #include "cuda/conv2d_halo_wgrad.cuh"
 
 namespace gradus {
-template void launch_halo_wgrad<float>(Cuda&, const HaloWgradPlan&);
+template void launch_halo_wgrad<float, false>(Cuda&, const HaloWgradPlan&);
 }  // namespace gradus

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
+#include "tests/support/conv_problem.h"
 
 namespace gradus {
 namespace {
@@ -28,29 +28,6 @@ TEST(ConvPlan, PathsFollowTheChannelsRead) {
   EXPECT_EQ(plan_conv_path(problem), ConvPath::direct);
 }
 
-using Kind = ConvProblem::Kind;
-constexpr Kind kKinds[] = {Kind::forward, Kind::input, Kind::weight};
-
-// A channels-last problem of square maps; c and k per group.
-ConvProblem problem_of(Kind kind, DType dtype, int64_t n, int64_t c, int64_t k, int64_t side,
-                       const Window& window, int64_t groups = 1) {
-  ConvProblem result{.kind = kind,
-                     .dtype = dtype,
-                     .math = ConvMath::tensor,
-                     .n = n,
-                     .groups = groups,
-                     .c = c,
-                     .h = side,
-                     .w = side,
-                     .k = k};
-  result.window = window;
-  result.p = window.positions(0, side);
-  result.q = window.positions(1, side);
-  result.ready = true;
-  return result;
-}
-const Window kSame{.kernel = 3, .padding = 1};
-
 TEST(ConvPlan, PathsOfSmallNetworks) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const auto path = [&](Kind kind, int64_t c, int64_t k, const Window& window = kSame) {
@@ -72,8 +49,10 @@ TEST(ConvPlan, PathsOfSmallNetworks) {
       EXPECT_EQ(path(kind, 2, 6), kind == Kind::input ? ConvPath::gemm : ConvPath::direct);
       ConvProblem strict = problem_of(kind, DType::f32, 128, 32, 32, 28, kSame);
       strict.math = ConvMath::f32;
+      EXPECT_EQ(plan_conv_path(strict), ConvPath::halo);
+      strict.c = 16, strict.k = 16;  // padded to 32, three products of each
       EXPECT_EQ(plan_conv_path(strict), ConvPath::gemm);
-      strict.c = 3;
+      strict.c = 3, strict.k = 32;
       EXPECT_EQ(plan_conv_path(strict), ConvPath::first);
       ConvProblem nchw = problem_of(kind, dtype, 128, 32, 32, 28, kSame);
       nchw.ready = false;
@@ -112,27 +91,6 @@ TEST(ConvPlan, OtherLayoutsAreCopiedWhereThatPays) {
   ConvProblem empty = problem_of(Kind::weight, DType::bf16, 0, 32, 32, 28, kSame);
   empty.ready = false;
   EXPECT_EQ(plan_conv(empty), ConvWay{});
-}
-
-// The static choice is the first of the tiles; all fit, and cost no less from one to the next.
-TEST(ConvPlan, HaloTilesComeByTheirCost) {
-  for (const Kind kind : {Kind::forward, Kind::input}) {
-    for (const int64_t side : {7, 14, 28, 45}) {
-      const ConvProblem problem = problem_of(kind, DType::bf16, 64, 32, 48, side, kSame);
-      const std::vector<HaloGatherPlan> plans = halo_gather_plans(problem);
-      ASSERT_GE(plans.size(), 4u);
-      const HaloGatherPlan best = plan_halo_gather(problem);
-      EXPECT_EQ(plans[0].cost, best.cost);
-      EXPECT_EQ(plans[0].shape.stages, best.shape.stages);
-      EXPECT_EQ(plans[0].shape.tile.images, best.shape.tile.images);
-      EXPECT_EQ(plans[0].shape.tile.rows, best.shape.tile.rows);
-      for (size_t i = 0; i < plans.size(); ++i) {
-        EXPECT_GT(plans[i].blocks, 0);
-        EXPECT_LE(plans[i].shared, kHaloShared);
-        EXPECT_LE(plans[i > 0 ? i - 1 : 0].cost, plans[i].cost);
-      }
-    }
-  }
 }
 
 // The gradient of the bias comes with that of the weights where dy is what is mostly moved.
@@ -221,109 +179,6 @@ TEST(ConvPlan, DirectSumChunksCoverThePixels) {
   }
 }
 
-// Output i reads input u at tap r exactly where the definition says so, in every phase.
-TEST(ConvPlan, HaloAxesMeetTheSameInputsAsTheDefinition) {
-  int problems = 0;
-  for (int64_t kernel = 1; kernel <= 7; ++kernel) {
-    for (int64_t stride = 1; stride <= 2; ++stride) {
-      for (int64_t padding = 0; padding <= 4; ++padding) {
-        for (int64_t dilation = 1; dilation <= 3; ++dilation) {
-          const Window window{kernel, stride, padding, dilation};
-          const int64_t side = 23;
-          const auto forward = problem_of(Kind::forward, DType::bf16, 1, 16, 16, side, window);
-          const auto backward = problem_of(Kind::input, DType::bf16, 1, 16, 16, side, window);
-          std::vector<int> wanted(static_cast<size_t>(side * forward.p * kernel), 0), got = wanted;
-          const auto at = [&](int64_t i, int64_t u, int64_t r) {
-            return static_cast<size_t>((i * side + u) * kernel + r);
-          };
-          std::vector<int> transposed = wanted;
-          for (int64_t i = 0; i < forward.p; ++i) {
-            for (int64_t r = 0; r < kernel; ++r) {
-              const int64_t u = i * stride - padding + r * dilation;
-              if (u >= 0 && u < side) ++wanted[at(i, u, r)];
-            }
-          }
-          const HaloAxis axis = plan_halo_axis(forward, 0, 0);
-          for (int64_t i = 0; i < axis.outputs; ++i) {
-            for (int t = 0; t < axis.taps; ++t) {
-              const int64_t u = i * stride + axis.shift + axis.offset[t];
-              if (u >= 0 && u < side) ++got[at(i, u, axis.index[t])];
-            }
-          }
-          EXPECT_EQ(got, wanted);
-          int64_t outputs = 0;
-          for (int phase = 0; phase < stride; ++phase) {
-            const HaloAxis back = plan_halo_axis(backward, 0, phase);
-            outputs += back.outputs;
-            for (int64_t j = 0; j < back.outputs; ++j) {
-              for (int t = 0; t < back.taps; ++t) {
-                EXPECT_GE(back.offset[t], 0);
-                const int64_t i = j + back.shift + back.offset[t];
-                if (i >= 0 && i < forward.p) {
-                  ++transposed[at(i, back.first + j * stride, back.index[t])];
-                }
-              }
-            }
-          }
-          EXPECT_EQ(transposed, wanted);
-          EXPECT_EQ(outputs, side);
-          ++problems;
-        }
-      }
-    }
-  }
-  EXPECT_EQ(problems, 210);
-}
-
-void expect_covers_and_fits(const HaloGatherPlan& plan, int64_t n, int64_t columns) {
-  const HaloGather& p = plan.shape;
-  ASSERT_GT(plan.blocks, 0);
-  EXPECT_LE(plan.blocks, p.tiles);
-  EXPECT_LE(plan.shared, kHaloShared);
-  const int64_t row_tiles = p.row_tiles.divisor, column_tiles = p.column_tiles.divisor;
-  EXPECT_GE(row_tiles * p.tile.rows, p.h[0].outputs);
-  EXPECT_GE(column_tiles * p.tile.columns, p.w[0].outputs);
-  EXPECT_GE(int64_t{p.tiles} * p.tile.images, n * row_tiles * column_tiles);
-  if (p.tile.images > 1) {
-    EXPECT_EQ(row_tiles * column_tiles, 1);
-  }
-  EXPECT_GE(p.channel_tiles * plan.width, columns);
-}
-
-// Tiles cover the outputs, and what a block asks for fits shared memory.
-TEST(ConvPlan, HaloTilesCoverAndFit) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const int64_t n : {1, 3, 128, 512}) {
-      for (const int64_t side : {5, 7, 14, 28, 32, 113}) {
-        for (const int64_t stride : {1, 2}) {
-          for (const int64_t c : {32, 64}) {
-            const Window window{.kernel = 3, .stride = stride, .padding = 1};
-            SCOPED_TRACE(concat(dtype, " n ", n, " side ", side, " stride ", stride, " c ", c));
-            for (const Kind kind : {Kind::forward, Kind::input}) {
-              const ConvProblem problem = problem_of(kind, dtype, n, c, c, side, window);
-              expect_covers_and_fits(plan_halo_gather(problem), n, c);
-            }
-            const HaloWgradPlan plan =
-                plan_halo_wgrad(problem_of(Kind::weight, dtype, n, c, c, side, window));
-            const HaloWgrad& p = plan.shape;
-            if (plan.slices == 0) {
-              EXPECT_EQ(side, 113);
-              continue;
-            }
-            EXPECT_LE(plan.shared, kHaloShared);
-            EXPECT_LE(plan.slices, kHaloProcessors);
-            EXPECT_GE(plan.slices * p.tiles_per_slice, p.tiles);
-            EXPECT_LT((plan.slices - 1) * p.tiles_per_slice, p.tiles);
-            EXPECT_GE(p.row_tiles * p.tile.rows, p.out_h);
-            EXPECT_LE(p.row_units * p.column_units * p.splits, kHaloWgradWarps);
-            EXPECT_GE(p.column_units * kHaloWgradColumns, 9 * p.padded);
-          }
-        }
-      }
-    }
-  }
-}
-
 // What a first layer's kernels ask for fits, its rows of y are equal parts, and what does not fit
 // goes elsewhere.
 TEST(ConvPlan, FirstTilesFitSharedMemory) {
@@ -394,13 +249,6 @@ TEST(ConvPlan, DepthwiseBlocksCoverTheOutputs) {
   };
   EXPECT_EQ(blocks(Kind::forward), 2048);
   EXPECT_EQ(blocks(Kind::weight), 512);
-}
-
-// Offsets within an image's results are counted in 32 bits: images beyond that go elsewhere.
-TEST(ConvPlan, HaloLeavesHugeImages) {
-  EXPECT_TRUE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 1, 32, 32, 2000, kSame)));
-  EXPECT_FALSE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 1, 32, 32, 2100, kSame)));
-  EXPECT_FALSE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 600, 32, 32, 2000, kSame)));
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
 struct Errors {
   double device = 0, plain = 0;
 };
-Errors strict_errors(int64_t c, int64_t kernel, double low) {
-  const int64_t side = 32, extent = side + kernel - 1, k = 64;
+Errors strict_errors(int64_t c, int64_t k, int64_t kernel, double low) {
+  const int64_t side = 32, extent = side + kernel - 1;
   const TensorOptions f32{.device = kCuda};
   const Tensor x = rand({1, c, extent, extent}, f32, nullptr, low, 1.0);
   const Tensor w = rand({k, c, kernel, kernel}, f32, nullptr, low, 1.0);
@@ -121,30 +121,78 @@ Errors strict_errors(int64_t c, int64_t kernel, double low) {
 
 TEST_F(Conv2dWgmmaCuda, StrictF32IsAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
   struct Sum {
-    int64_t c, kernel;
+    int64_t c, k, kernel;
   };
-  for (const auto& [c, kernel] : {Sum{1, 3}, {32, 3}, {128, 3}, {4096, 4}}) {
+  // The last two over halo tiles.
+  for (const auto& [c, k, kernel] :
+       {Sum{1, 64, 3}, {32, 64, 3}, {128, 64, 3}, {4096, 64, 4}, {32, 32, 3}, {64, 32, 3}}) {
     for (const double low : {-1.0, 0.0}) {
-      const Errors errors = strict_errors(c, kernel, low);
+      const Errors errors = strict_errors(c, k, kernel, low);
       EXPECT_LE(errors.device, 2 * errors.plain) << c * kernel * kernel << " from " << low;
       EXPECT_GT(errors.plain, 0);
     }
   }
 }
 
+// The same of every 97th weight's gradient, sums over the pixels of 3 images.
+Errors strict_weight_errors(int64_t c, int64_t k, double low) {
+  const int64_t n = 3, side = 32, kernel = 3, extent = side + kernel - 1;
+  const TensorOptions f32{.device = kCuda};
+  const Tensor x = rand({n, c, extent, extent}, f32, nullptr, low, 1.0);
+  const Tensor dy = rand({n, k, side, side}, f32, nullptr, low, 1.0);
+  const auto dw = [&](DType dtype) {
+    const MatmulPrecisionGuard precision(MatmulPrecision::strict);
+    const Tensor w = Tensor::zeros({k, c, kernel, kernel}, {.dtype = dtype, .device = kCuda})
+                         .set_requires_grad(true);
+    conv2d(x.to(dtype), w).backward(dy.to(dtype));
+    return w.grad().to_vector<double>();
+  };
+  const auto got = dw(DType::f32), exact = dw(DType::f64);
+  const auto xs = x.to_vector<float>(), ys = dy.to_vector<float>();
+  Errors errors;
+  int count = 0;
+  for (size_t at = 0; at < got.size(); at += 97, ++count) {
+    const auto out = static_cast<int64_t>(at);
+    const int64_t s = out % kernel, r = out / kernel % kernel, in = out / kernel / kernel % c;
+    const int64_t channel = out / kernel / kernel / c;
+    float sum = 0;
+    for (int64_t m = 0; m < n * side * side; ++m) {
+      const int64_t image = m / side / side, i = m / side % side, j = m % side;
+      const int64_t from = ((image * c + in) * extent + i + r) * extent + j + s;
+      const int64_t to = ((image * k + channel) * side + i) * side + j;
+      sum = std::fma(xs[static_cast<size_t>(from)], ys[static_cast<size_t>(to)], sum);
+    }
+    errors.device += std::pow(got[at] - exact[at], 2);
+    errors.plain += std::pow(sum - exact[at], 2);
+  }
+  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+}
+
+TEST_F(Conv2dWgmmaCuda, StrictF32WeightsAreAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
+  for (const auto& [c, k] : {std::pair{32, 32}, {64, 64}, {128, 128}}) {
+    for (const double low : {-1.0, 0.0}) {
+      const Errors errors = strict_weight_errors(c, k, low);
+      EXPECT_LE(errors.device, 2 * errors.plain) << c << " -> " << k << " from " << low;
+      EXPECT_GT(errors.plain, 0);
+    }
+  }
+}
+
 // One value in a field of zeros, times weights of 1, 1/3 and 0.
-TEST_F(Conv2dWgmmaCuda, StrictF32KeepsWhatIsNotOrdinary) {
+void expect_keeps_what_is_not_ordinary(int64_t c, int64_t k, int64_t kernel) {
+  SCOPED_TRACE(concat(c, " -> ", k, ", ", kernel, " x ", kernel));
   const float infinity = INFINITY, largest = 3.40282347e38f;
-  const int64_t c = 128, side = 32;
+  const int64_t side = 32;
   const auto first_pixel = [&](float value, float weight) {
+    const auto depth = static_cast<size_t>(c * kernel * kernel);
     std::vector<float> x(static_cast<size_t>(c * side * side)),
-        w(static_cast<size_t>(64 * c), 0.5f);
+        w(static_cast<size_t>(k) * depth, 0.5f);
     x[0] = value;
-    for (size_t k = 0; k < 64; ++k) w[k * static_cast<size_t>(c)] = weight;
+    for (size_t row = 0; row < w.size(); row += depth) w[row] = weight;
     const TensorOptions options{.device = kCuda};
     const MatmulPrecisionGuard precision(MatmulPrecision::strict);
     const Tensor y = conv2d(Tensor::from_vector(x, {1, c, side, side}, options),
-                            Tensor::from_vector(w, {64, c, 1, 1}, options));
+                            Tensor::from_vector(w, {k, c, kernel, kernel}, options));
     return y.to_vector<float>()[0];
   };
   EXPECT_EQ(first_pixel(infinity, 1), infinity);
@@ -159,6 +207,11 @@ TEST_F(Conv2dWgmmaCuda, StrictF32KeepsWhatIsNotOrdinary) {
   EXPECT_FLOAT_EQ(first_pixel(1e-30f, 1.0f / 3), 1e-30f / 3);
   // Subnormal parts keep the last place of TF32, 2^-136.
   EXPECT_NEAR(first_pixel(1e-39f, 1), 1e-39, std::ldexp(1.0, -136));
+}
+
+TEST_F(Conv2dWgmmaCuda, StrictF32KeepsWhatIsNotOrdinary) {
+  expect_keeps_what_is_not_ordinary(128, 64, 1);
+  expect_keeps_what_is_not_ordinary(32, 32, 3);  // over halo tiles
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// What the gathers over halo tiles share: weights into shared memory, results out of registers.
+// What the gathers over halo tiles share: weights into shared memory, results out of registers; see
+// conv2d_halo_product.cuh for what is between.
 #pragma once
 
 #include "cuda/device/conv2d_halo.cuh"
+#include "cuda/device/split_tf32.cuh"
 #include "cuda/device/stream.cuh"
 
 namespace gradus {
@@ -15,11 +17,11 @@ __device__ __forceinline__ int weight_row(int o) {
   return o / (4 * kV) * (4 * kV) + o % kV / 2 * 8 + o / kV % 4 * 2 + o % 2;
 }
 
-// One word of the weights, of input channels `i` on: rounded to TF32 if f32.
+// One word of the weights, of input channels `i` on.
 template <class T>
 __device__ __forceinline__ uint32_t halo_weight(const T* at, int stride, int count) {
   if constexpr (sizeof(T) == 4) {
-    return count > 0 ? round_to_tf32(__float_as_uint(*at)) : 0;
+    return count > 0 ? __float_as_uint(*at) : 0;
   } else {
     const uint32_t low = count > 0 ? at[0].bits : 0, high = count > 1 ? at[stride].bits : 0;
     return low | high << 16;
@@ -37,10 +39,28 @@ __device__ __forceinline__ void load_halo_taps(uint32_t (&words)[Count], const T
   }
 }
 
+// Writes one word of the weights: rounded to TF32 if f32, or Split into a big and a small part,
+// which lie Steps * 32 bytes apart.
+template <class T, int Steps, bool Split>
+__device__ __forceinline__ void write_halo_weight(unsigned char* to, uint32_t word) {
+  uint32_t* const place = reinterpret_cast<uint32_t*>(to);
+  if constexpr (Split) {
+    const SplitFloat parts = split_tf32(__uint_as_float(word));
+    place[0] = __float_as_uint(parts.big);
+    place[Steps * 8] = __float_as_uint(parts.small);
+  } else {
+    place[0] = sizeof(T) == 4 ? round_to_tf32(word) : word;
+  }
+}
+
+// Bytes of the weights of one tap and output channel in shared memory.
+template <int Steps, bool Split>
+inline constexpr int kHaloWeightBytes = Steps*(Split ? 64 : 32);
+
 // Weights of the block's output channels, [channel][tap][in], into shared memory. Taps: of both
 // axes if known when compiled, and then all of the filter's, so that a thread's loads are under way
 // together and know their places; else 0.
-template <class T, int Steps, int Taps>
+template <class T, int Steps, int Taps, bool Split>
 __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const HaloAxis& h,
                                                   const HaloAxis& w, unsigned char* to, int pitch,
                                                   int columns, int column0, int group) {
@@ -64,14 +84,16 @@ __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const Hal
       }
 #pragma unroll
       for (int tap = 0; tap < Taps * Taps; ++tap) {
-        *reinterpret_cast<uint32_t*>(place + tap * Steps * 32) = words[tap];
+        write_halo_weight<T, Steps, Split>(place + tap * kHaloWeightBytes<Steps, Split>,
+                                           words[tap]);
       }
     } else {
       for (int r = 0; r < h.taps; ++r) {
         for (int s = 0; s < w.taps; ++s) {
           const int tap = h.index[r] * p.weight_row + w.index[s];
-          *reinterpret_cast<uint32_t*>(place + (r * w.taps + s) * Steps * 32) =
-              halo_weight(at + tap, p.weight_in, count);
+          write_halo_weight<T, Steps, Split>(
+              place + (r * w.taps + s) * kHaloWeightBytes<Steps, Split>,
+              halo_weight(at + tap, p.weight_in, count));
         }
       }
     }
@@ -170,50 +192,6 @@ __device__ __forceinline__ void store_halo(const HaloGather& p, const float (&c)
 #pragma unroll
         for (int e = 0; e < kV; ++e) {
           if (column + e < columns) to[e] = values[e];
-        }
-      }
-    }
-  }
-}
-
-// A warp's product of M * 16 pixels, which begin where `sources` says in the tile, and the N * 8
-// output channels whose weights begin at `weights_at`.
-template <class T, int M, int N, int Steps, int Taps>
-__device__ __forceinline__ void multiply_halo(const HaloGather& p, const HaloAxis& h,
-                                              const HaloAxis& w, float (&c)[M][N][4],
-                                              uint32_t tile_at, const int* sources,
-                                              uint32_t weights_at, int weight_pitch) {
-  constexpr int kPitch = Steps * 32 + 16;
-  const int lane = threadIdx.x % 32;
-  uint32_t a_at[M];
-#pragma unroll
-  for (int i = 0; i < M; ++i) a_at[i] = tile_at + sources[i * 16 + lane % 16] + lane / 16 * 16;
-  uint32_t b_at = weights_at + (lane / 16 * 8 + lane % 8) * weight_pitch + lane / 8 % 2 * 16;
-#pragma unroll 1
-  for (int r = 0; r < (Taps > 0 ? Taps : h.taps); ++r) {
-#pragma unroll(Taps > 0 ? Taps : 1)
-    for (int s = 0; s < (Taps > 0 ? Taps : w.taps); ++s, b_at += Steps * 32) {
-      const int shift = (h.offset[r] * p.tile.halo_columns + w.offset[s]) * kPitch;
-#pragma unroll
-      for (int step = 0; step < Steps; ++step) {
-        uint32_t a[M][4], b[N / 2][4];
-#pragma unroll
-        for (int i = 0; i < M; ++i) {
-          load_matrices(a[i], a_at[i] + shift + step * 32);
-          if constexpr (sizeof(T) == 4) {
-            for (uint32_t& word : a[i]) word = round_to_tf32(word);
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < N / 2; ++j) {
-          load_matrices(b[j], b_at + j * 16 * weight_pitch + step * 32);
-        }
-#pragma unroll
-        for (int i = 0; i < M; ++i) {
-#pragma unroll
-          for (int j = 0; j < N; ++j) {
-            MmaStep<T>::run(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-          }
         }
       }
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/device/conv2d_halo.cuh"
+#include "cuda/device/split_tf32.cuh"
 
 namespace gradus {
 
@@ -89,13 +90,17 @@ struct HaloWgradTiles {
   }
 };
 
-// A warp's M * 16 rows k by N * 8 positions (r, s, channel).
-template <class T, int M, int N, int RowSteps, int Steps>
+// A warp's M * 16 rows k by N * 8 positions (r, s, channel). Split: of strict f32, whose operands
+// become two parts each; the tensor cores add up no more than 32 terms, since they cut their sums
+// off.
+template <class T, int M, int N, int RowSteps, int Steps, bool Split>
 struct HaloWgradProduct {
   using Tiles = HaloWgradTiles<T, RowSteps, Steps>;
   static constexpr int kWide = sizeof(T) == 4 ? 1 : 2;  // products whose x one load brings
 
   float c[M][N][4] = {};
+  float short_sums[Split ? M : 1][N][4] = {};  // of the last short_steps products
+  int short_steps = 0;
   int offsets[N / kWide];  // of each range of positions, from tap (0, 0) of channel 0
   int row0, column0, positions;
 
@@ -113,7 +118,53 @@ struct HaloWgradProduct {
   static __device__ __forceinline__ uint32_t word(uint32_t at) {
     uint32_t value;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at));
-    return round_to_tf32(value);
+    return Split ? value : round_to_tf32(value);
+  }
+
+  // dy of the pixels from `first` on.
+  __device__ __forceinline__ void load_dy(uint32_t (&a)[M][4], uint32_t tile_at, int first) const {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t a_at = tile_at + (first + t) * Tiles::kPitchY + (row0 + g) * 4;
+#pragma unroll
+    for (int i = 0; i < M; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        a[i][e] = word(a_at + e / 2 * 4 * Tiles::kPitchY + i * 64 + e % 2 * 32);
+      }
+    }
+  }
+
+  // The same as multiply() in strict f32: the smaller products come first.
+  __device__ __forceinline__ void multiply_split(const Tiles& tiles, uint32_t tile_at, int first,
+                                                 int valid) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t at[2] = {tiles.window(tile_at, first + t, valid) + g * 4,
+                            tiles.window(tile_at, first + t + 4, valid) + g * 4};
+    uint32_t a[M][4], big[M][4], small[M][4];
+    load_dy(a, tile_at, first);
+#pragma unroll
+    for (int i = 0; i < M; ++i) split_tf32(a[i], big[i], small[i]);
+    constexpr int kAtOnce = N / 2;  // so that the registers suffice
+#pragma unroll
+    for (int j0 = 0; j0 < N; j0 += kAtOnce) {
+      uint32_t b[kAtOnce * 2], b_big[kAtOnce * 2], b_small[kAtOnce * 2];
+#pragma unroll
+      for (int e = 0; e < kAtOnce * 2; ++e) b[e] = word(at[e % 2] + offsets[j0 + e / 2]);
+      split_tf32(b, b_big, b_small);
+#pragma unroll
+      for (int product = 0; product < 3; ++product) {
+        const uint32_t(&x)[kAtOnce * 2] = product == 1 ? b_small : b_big;
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            MmaStep<T>::run(short_sums[i][j0 + j], product == 0 ? small[i] : big[i], x[j * 2],
+                            x[j * 2 + 1]);
+          }
+        }
+      }
+    }
+    if (++short_steps == 4) add_short_sums();
   }
 
   // Adds the pixels from `first` on that one product takes.
@@ -122,14 +173,7 @@ struct HaloWgradProduct {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t a[M][4];
     if constexpr (sizeof(T) == 4) {
-      const uint32_t a_at = tile_at + (first + t) * Tiles::kPitchY + (row0 + g) * 4;
-#pragma unroll
-      for (int i = 0; i < M; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          a[i][e] = word(a_at + e / 2 * 4 * Tiles::kPitchY + i * 64 + e % 2 * 32);
-        }
-      }
+      load_dy(a, tile_at, first);
       const uint32_t b0 = tiles.window(tile_at, first + t, valid) + g * 4;
       const uint32_t b1 = tiles.window(tile_at, first + t + 4, valid) + g * 4;
 #pragma unroll
@@ -156,6 +200,16 @@ struct HaloWgradProduct {
         }
       }
     }
+  }
+
+  __device__ __forceinline__ void add_short_sums() {
+#pragma unroll
+    for (int e = 0; e < M * N * 4; ++e) {
+      float& sum = short_sums[e / 4 / N][e / 4 % N][e % 4];
+      c[e / 4 / N][e / 4 % N][e % 4] += sum;
+      sum = 0;
+    }
+    short_steps = 0;
   }
 
   // Adds the sums of the warps that share the pixels to those of the first of them, in order.
