@@ -111,8 +111,8 @@ struct MapOperand {
 };
 
 // The same for y[i] = f(a[i], b[i]), a pack of each at a time; an operand that repeats is one
-// element for all i.
-template <class T, class F>
+// element for all i. Without kRepeat none does: else the compiler lets a load wait for the other.
+template <bool kRepeat, class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     map_flat_pair(T* y, const T* a, const T* b, bool a_repeats, bool b_repeats, int64_t count,
                   const F f) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kElementThreads)
   const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads;
   int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   const int64_t rest = packs * N + i;
-  const MapOperand<T> left(a, a_repeats), right(b, b_repeats);
+  const MapOperand<T> left(a, kRepeat && a_repeats), right(b, kRepeat && b_repeats);
   for (; i < packs; i += step) {
     const Raw<T, N> lefts = left.read(i), rights = right.read(i);
     A as[N], bs[N], results[N];
@@ -175,8 +175,11 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView&
   const bool aligned =
       pack_width(sizeof(T), {to, repeats[1] ? to : left, repeats[2] ? to : right}, {}) == N;
   if (flat && aligned) {
-    map_flat_pair<<<stepping_blocks(ceil_div(plan.count, N), kElementThreads), kElementThreads, 0,
-                    cuda.stream()>>>(to, left, right, repeats[1], repeats[2], plan.count, f);
+    const unsigned blocks = stepping_blocks(ceil_div(plan.count, N), kElementThreads);
+    const auto kernel =
+        repeats[1] || repeats[2] ? map_flat_pair<true, T, F> : map_flat_pair<false, T, F>;
+    kernel<<<blocks, kElementThreads, 0, cuda.stream()>>>(to, left, right, repeats[1], repeats[2],
+                                                          plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElementPair<T, F>{to, left, right, f});
