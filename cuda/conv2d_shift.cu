@@ -23,8 +23,14 @@ void launch(Cuda& cuda, const Shift& p, const ShiftPlan& plan) {
 
 template <class T, int RowBytes>
 void launch(Cuda& cuda, const Shift& p, const ShiftPlan& plan) {
-  plan.positions == 136 ? launch<T, RowBytes, 136>(cuda, p, plan)
-                        : launch<T, RowBytes, 224>(cuda, p, plan);
+  switch (plan.positions) {
+    case 112:
+      return launch<T, RowBytes, 112>(cuda, p, plan);
+    case 136:
+      return launch<T, RowBytes, 136>(cuda, p, plan);
+    default:
+      return launch<T, RowBytes, 224>(cuda, p, plan);
+  }
 }
 
 template <class T>
@@ -68,7 +74,8 @@ void gather_shift(Cuda& cuda, const GatherCall& call) {
   p.in = image_map(element, call.in.data, call.in.n, call.in.h, call.in.w, call.in.channels,
                    plan.box_rows, plan.pitch, plan.row_bytes);
   p.weights = box_map(element, weights, call.out.channels, depth, 64, plan.row_bytes);
-  p.out = call.out.data;
+  p.out = image_map({call.dtype}, call.out.data, call.out.n, call.out.h, call.out.w,
+                    call.out.channels, plan.rows, plan.pitch, 128);
   p.bias = call.bias.as<float>();
   p.channels = static_cast<int>(call.in.channels);
   p.columns = static_cast<int>(call.out.channels);
@@ -76,12 +83,10 @@ void gather_shift(Cuda& cuda, const GatherCall& call) {
   p.taps_h = plan.h.taps, p.taps_w = plan.w.taps;
   p.step_h = plan.h.step, p.step_w = plan.w.step;
   p.shift_h = plan.h.shift, p.shift_w = plan.w.shift;
-  p.out_h = call.out.h, p.out_w = call.out.w;
   p.rows = plan.rows, p.pitch = plan.pitch;
   p.box_rows = plan.box_rows, p.row_tiles = plan.row_tiles;
   p.tiles = static_cast<int>(call.out.n * plan.row_tiles);
   p.weight_bytes = plan.weight_bytes, p.stage_bytes = plan.stage_bytes, p.stages = plan.stages;
-  p.by_pitch = FastDivisor(static_cast<uint32_t>(plan.pitch));
   if (call.dtype == DType::bf16) {
     launch_half<BFloat16>(cuda, p, plan);
   } else if (call.dtype == DType::f16) {

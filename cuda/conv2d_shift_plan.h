@@ -13,7 +13,8 @@ struct ShiftPlan {
   int rows = 0, pitch = 0, row_tiles = 0, box_rows = 0;
   int row_bytes = 0, slices = 0;  // of a pixel in shared memory; such parts of its channels
   int weight_bytes = 0, stage_bytes = 0, stages = 0;
-  int64_t cost = 0;  // positions of the longest-working multiprocessor
+  // Positions of the longest-working multiprocessor and of a tile that overlaps no other.
+  int64_t cost = 0;
   ConvAxisPart h = {}, w = {};
   int64_t shared_bytes() const { return 2048 + weight_bytes + int64_t{stages} * stage_bytes; }
 };
@@ -27,11 +28,12 @@ inline ShiftPlan plan_shift_tiles(const ConvProblem& problem, ShiftPlan plan, in
   plan.rows = static_cast<int>(ceil_div(plan.h.positions, plan.row_tiles));
   plan.box_rows = plan.rows + reach_h;
   if (plan.pitch > 256 || plan.box_rows > 256) return {};
-  // Products read past the last row, and results are staged in the place of a whole tile.
-  const int64_t read = std::max<int64_t>(ceil_div(positions, 16) * 16,
-                                         positions + int64_t{reach_h} * plan.pitch + reach_w);
+  // Products read past the last row, and results of 128 bytes a position take the tile's place, 16
+  // positions at a time.
+  const int64_t read = positions + int64_t{reach_h} * plan.pitch + reach_w;
   const int64_t pixels = std::max<int64_t>(read, int64_t{plan.box_rows} * plan.pitch);
-  const int64_t stage = ceil_div(pixels * plan.row_bytes, 1024) * 1024;
+  const int64_t results = ceil_div(positions, 16) * 16 * 128;
+  const int64_t stage = ceil_div(std::max(pixels * plan.row_bytes, results), 1024) * 1024;
   const int64_t weights = int64_t{plan.h.taps} * plan.w.taps * plan.slices * 64 * plan.row_bytes;
   const int64_t stages = std::min<int64_t>(4, (kRoom - weights) / stage);
   if (weights > kRoom || stages < 2) return {};
@@ -41,7 +43,7 @@ inline ShiftPlan plan_shift_tiles(const ConvProblem& problem, ShiftPlan plan, in
   plan.weight_bytes = static_cast<int>(weights);
   plan.stage_bytes = static_cast<int>(stage);
   plan.stages = static_cast<int>(stages);
-  plan.cost = ceil_div(problem.n * plan.row_tiles, kBlocks) * positions;
+  plan.cost = (ceil_div(problem.n * plan.row_tiles, kBlocks) + 1) * positions;
   return plan;
 }
 
@@ -64,7 +66,7 @@ inline ShiftPlan plan_shift(const ConvProblem& problem) {
   }
   plan.row_bytes = static_cast<int>(std::min<int64_t>(128, in * size));
   plan.slices = static_cast<int>(in * size / plan.row_bytes);
-  for (const int positions : {224, 136}) {
+  for (const int positions : {224, 136, 112}) {
     const ShiftPlan candidate = plan_shift_tiles(problem, plan, positions);
     if (candidate.positions > 0 && (best.positions == 0 || candidate.cost < best.cost)) {
       best = candidate;

@@ -29,13 +29,15 @@ TEST(ConvShiftPlan, TakesFewChannelsAndNoStride) {
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       EXPECT_TRUE(taken(problem(kind, dtype, 32, 64, 14, 14, kThree)));
       EXPECT_TRUE(taken(problem(kind, dtype, 64, 64, 14, 14, kThree)));
-      EXPECT_TRUE(taken(problem(kind, dtype, 32, 32, 28, 28, kThree)));
+      const ConvProblem few = problem(kind, dtype, 32, 32, 28, 28, kThree);
+      EXPECT_GT(plan_shift(few).positions, 0);
+      EXPECT_EQ(plan_conv_path(few), ConvPath::halo);
       EXPECT_FALSE(taken(problem(kind, dtype, 128, 128, 14, 14, kThree)));
       EXPECT_FALSE(taken(problem(kind, dtype, 64, 64, 14, 14, {.kernel = 3, .stride = 2})));
       EXPECT_FALSE(taken(problem(kind, dtype, 64, 64, 14, 14, {.kernel = 1})));
     }
     ConvProblem one = problem(kind, DType::bf16, 64, 64, 14, 14, kThree);
-    EXPECT_EQ(plan_shift(one).rows, 14);
+    EXPECT_EQ(plan_shift(one).rows, 7);
     one.ready = false;
     EXPECT_FALSE(taken(one));
     one.ready = true, one.groups = 2;
@@ -78,6 +80,8 @@ void check_reads(const ConvProblem& one) {
     }
   }
   EXPECT_LE((last + 1) * plan.row_bytes, plan.stage_bytes);
+  EXPECT_LE(plan.positions * 128, plan.stage_bytes);
+  EXPECT_LE(plan.rows * plan.pitch, plan.positions);
   EXPECT_LE(plan.shared_bytes(), 227 * 1024);
   EXPECT_TRUE(std::ranges::all_of(written, [](int times) { return times == 1; }));
 }

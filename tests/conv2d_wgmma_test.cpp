@@ -79,10 +79,12 @@ TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
 }
 
 // A block then has several tiles, and its warpgroups take turns; of TF32 two slices of channels in
-// two stages, and of rows of 32 in three.
+// many stages, of rows of 32 in three and of rows of 30 in two.
 TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
   expect_exact({{450, 64, 14, 14}, {64, 64, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
   expect_exact({{60, 64, 32, 32}, {32, 64, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
+  expect_exact({{390, 64, 7, 30}, {64, 64, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
+  expect_exact({{390, 32, 7, 30}, {48, 32, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
 }
 
 // Root mean square errors of every 97th output, of the device and of plain f32 multiply-adds.

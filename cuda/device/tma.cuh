@@ -52,6 +52,14 @@ __device__ __forceinline__ void store_pixels(const CUtensorMap& map, uint32_t fr
       : "l"(&map), "r"(from), "r"(c), "r"(w), "r"(h), "r"(n)
       : "memory");
 }
+// Likewise the box of an image [n, h, w, channels] that starts at channel c of pixel (w, h, n).
+__device__ __forceinline__ void store_image(const CUtensorMap& map, uint32_t from, int c, int w,
+                                            int h, int n) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               :
+               : "l"(&map), "r"(from), "r"(c), "r"(w), "r"(h), "r"(n)
+               : "memory");
+}
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

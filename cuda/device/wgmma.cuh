@@ -55,11 +55,12 @@ __device__ __forceinline__ void wait_products() {
 #define GRADUS_ACC8(i) GRADUS_ACC4(i), GRADUS_ACC4(i + 4)
 #define GRADUS_ACC32(i) GRADUS_ACC8(i), GRADUS_ACC8(i + 8), GRADUS_ACC8(i + 16), GRADUS_ACC8(i + 24)
 #define GRADUS_ACC64 GRADUS_ACC32(0), GRADUS_ACC32(32)
-#define GRADUS_REGS64                                                                \
+#define GRADUS_REGS56                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  "%48, %49, %50, %51, %52, %53, %54, %55"
+#define GRADUS_REGS64 GRADUS_REGS56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define GRADUS_REGS68 GRADUS_REGS64 ", %64, %65, %66, %67"
 #define GRADUS_REGS112                                                                     \
   GRADUS_REGS68                                                                            \
@@ -78,7 +79,10 @@ __device__ __forceinline__ void wait_products() {
                : __VA_ARGS__                                                                       \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define GRADUS_PRODUCT(type, tail)                                                                \
-  if constexpr (Columns == 128) {                                                                 \
+  if constexpr (Columns == 112) {                                                                 \
+    GRADUS_PRODUCT_OF(112, GRADUS_REGS56, 56, 57, 58, type, tail, GRADUS_ACC32(0),                \
+                      GRADUS_ACC8(32), GRADUS_ACC8(40), GRADUS_ACC8(48));                         \
+  } else if constexpr (Columns == 128) {                                                          \
     GRADUS_PRODUCT_OF(128, GRADUS_REGS64, 64, 65, 66, type, tail, GRADUS_ACC64);                  \
   } else if constexpr (Columns == 136) {                                                          \
     GRADUS_PRODUCT_OF(136, GRADUS_REGS68, 68, 69, 70, type, tail, GRADUS_ACC64, GRADUS_ACC4(64)); \
@@ -95,7 +99,8 @@ __device__ __forceinline__ void wait_products() {
 template <class T, int Columns, Operand O>
 __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t a, uint64_t b,
                                                bool add) {
-  static_assert(Columns == 128 || Columns == 136 || Columns == 224 || Columns == 256);
+  static_assert(Columns == 112 || Columns == 128 || Columns == 136 || Columns == 224 ||
+                Columns == 256);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if constexpr (sizeof(T) == 4) {
     GRADUS_PRODUCT("k8.f32.tf32.tf32", "");
@@ -115,6 +120,7 @@ __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t
 #undef GRADUS_ACC8
 #undef GRADUS_ACC32
 #undef GRADUS_ACC64
+#undef GRADUS_REGS56
 #undef GRADUS_REGS64
 #undef GRADUS_REGS68
 #undef GRADUS_REGS112
