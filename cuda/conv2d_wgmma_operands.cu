@@ -1,4 +1,6 @@
 // Operands of conv2d's kernels for Hopper: weights in the order of their sums, f32 in two parts.
+#include <algorithm>
+
 #include "core/dtype.h"
 #include "cuda/conv2d_wgmma_kernels.h"
 #include "cuda/device/split_tf32.cuh"
@@ -9,39 +11,57 @@ namespace gradus {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kTurn = 32;  // sides of the blocks' tiles
 
 // math    to[part][out][tap][in] = from[out][in][tap'] (backward: from[in][out][tap']), tap' the
 //         part's tap of the window; split: the big parts, then the small ones
-// grid    one thread per pair (out, in), with all its taps
+// grid    32 pairs (out, tap) x 32 channels in, those fastest; y the part
 // bytes   from and to once
+// smem    the tile, so that neighbouring threads both read and write neighbours in memory
+// needs   at most 2^31 pairs (out, tap)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     conv2d_pack_wgmma_weights(const __grid_constant__ WgmmaWeights p) {
   start_next_kernel();
-  const int64_t pair = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (pair >= static_cast<int64_t>(p.out) * p.in) return;
-  const int64_t out = pair / p.in, in = pair - out * p.in;
-  const T* const from = static_cast<const T*>(p.from) +
-                        (p.backward ? in * p.out + out : pair) * p.kernel_h * p.kernel_w;
-  for (int i = 0; i < p.part_count; ++i) {
-    const WgmmaTaps& taps = p.parts[i];
-    const int count = taps.h_taps * taps.w_taps;
-    T* to = static_cast<T*>(p.to) + taps.offset + out * count * p.in + in;
-    for (int h = 0; h < taps.h_taps; ++h) {
-      for (int w = 0; w < taps.w_taps; ++w, to += p.in) {
-        const T value =
-            from[(taps.h_first + h * taps.h_step) * p.kernel_w + taps.w_first + w * taps.w_step];
-        if constexpr (sizeof(T) == 4) {
-          if (p.split) {
-            const SplitFloat parts = split_tf32(value);
-            *to = parts.big;
-            to[static_cast<int64_t>(p.out) * p.in * count] = parts.small;
-            continue;
-          }
-        }
-        *to = value;
+  constexpr int kPitch = kTurn + (sizeof(T) == 2 ? 2 : 1), kWarps = kThreads / kTurn;
+  __shared__ T tile[kTurn * kPitch];
+  const WgmmaTaps& taps = p.parts[blockIdx.y];
+  const int count = taps.h_taps * taps.w_taps, window = p.kernel_h * p.kernel_w;
+  const int rows = p.out * count, across = (p.in + kTurn - 1) / kTurn;
+  const int row0 = static_cast<int>(blockIdx.x) / across * kTurn;
+  const int in0 = static_cast<int>(blockIdx.x) % across * kTurn;
+  const int lane = threadIdx.x % kTurn, warp = threadIdx.x / kTurn;
+  if (row0 + lane < rows) {
+    const int out = (row0 + lane) / count, tap = row0 + lane - out * count;
+    const int h = tap / taps.w_taps, w = tap - h * taps.w_taps;
+    const int at = (taps.h_first + h * taps.h_step) * p.kernel_w + taps.w_first + w * taps.w_step;
+    const int64_t step = static_cast<int64_t>(p.backward ? p.out : 1) * window;
+    const T* const from = static_cast<const T*>(p.from) +
+                          static_cast<int64_t>(out) * (p.backward ? 1 : p.in) * window + at;
+#pragma unroll
+    for (int k = 0; k < kTurn; k += kWarps) {
+      const int in = k + warp;
+      if (in0 + in < p.in) tile[lane * kPitch + in] = from[(in0 + in) * step];
+    }
+  }
+  __syncthreads();
+  if (in0 + lane >= p.in) return;
+#pragma unroll
+  for (int k = 0; k < kTurn; k += kWarps) {
+    const int row = k + warp;
+    if (row0 + row >= rows) continue;
+    const T value = tile[row * kPitch + lane];
+    T* const to =
+        static_cast<T*>(p.to) + taps.offset + static_cast<int64_t>(row0 + row) * p.in + in0 + lane;
+    if constexpr (sizeof(T) == 4) {
+      if (p.split) {
+        const SplitFloat parts = split_tf32(value);
+        *to = parts.big;
+        to[static_cast<int64_t>(rows) * p.in] = parts.small;
+        continue;
       }
     }
+    *to = value;
   }
 }
 
@@ -66,11 +86,17 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void pack_wgmma_weights(Cuda& cuda, DType dtype, const WgmmaWeights& p) {
-  const int64_t blocks = ceil_div(static_cast<int64_t>(p.out) * p.in, kThreads);
+  int most = 0;
+  for (int i = 0; i < p.part_count; ++i) {
+    most = std::max(most, p.parts[i].h_taps * p.parts[i].w_taps);
+  }
+  const int64_t blocks =
+      ceil_div(static_cast<int64_t>(p.out) * most, kTurn) * ceil_div(p.in, kTurn);
   visit(Floating{}, dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads},
-                  conv2d_pack_wgmma_weights<T>, p);
+    launch_kernel(
+        cuda, {dim3(exact_blocks(blocks, "conv2d"), static_cast<unsigned>(p.part_count)), kThreads},
+        conv2d_pack_wgmma_weights<T>, p);
   });
 }
 
