@@ -1,6 +1,5 @@
-// conv2d's first layers on CUDA: launches of conv2d_first.cuh.
+// conv2d's first layers on CUDA: launches of conv2d_first.cuh and what builds on it.
 #include "cuda/conv2d_call.h"
-#include "cuda/conv2d_first_input.cuh"
 #include "cuda/conv2d_first_plain.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -94,37 +93,10 @@ void visit_first(DType dtype, int64_t channels, const F& f) {
   });
 }
 
-// dx of strict f32.
-void input_grad(Cuda& cuda, const GatherCall& call) {
-  using Tile = FirstInputTile;
-  const Image &dy = call.in, &dx = call.out;
-  FirstInputGrad p;
-  p.dy = static_cast<const float*>(dy.data);
-  p.weights = static_cast<const float*>(call.w.data);
-  p.dx = static_cast<float*>(dx.data);
-  p.dy_h = dy.h, p.dy_w = dy.w, p.dx_h = dx.h, p.dx_w = dx.w;
-  p.k = static_cast<int>(dy.channels);
-  p.shift_h = static_cast<int>(call.window.padding[0]) - 2;
-  p.shift_w = static_cast<int>(call.window.padding[1]) - 2;
-  const int64_t rows = ceil_div(dx.h, Tile::kRows), columns = ceil_div(dx.w, Tile::kColumns);
-  p.row_tiles = FastDivisor(static_cast<uint32_t>(rows));
-  p.column_tiles = FastDivisor(static_cast<uint32_t>(columns));
-  const size_t shared = static_cast<size_t>(conv_first_input_shared(call.problem()));
-  const LaunchShape shape{dim3(exact_blocks(dx.n * rows * columns, "conv2d")), 128, shared};
-  switch (dx.channels) {
-    case 1:
-      return launch_kernel(cuda, shape, conv2d_first_input<1>, p);
-    case 3:
-      return launch_kernel(cuda, shape, conv2d_first_input<3>, p);
-    default:
-      return launch_kernel(cuda, shape, conv2d_first_input<4>, p);
-  }
-}
-
 }  // namespace
 
 void gather_first(Cuda& cuda, const GatherCall& call) {
-  if (call.backward) return input_grad(cuda, call);
+  if (call.backward) return gather_first_input(cuda, call);
   FirstConv p = first_conv(call.in, call.out, call.window, plan_conv_first(call.problem()));
   p.weights = call.w.data;
   p.bias = call.bias.data;
@@ -138,9 +110,7 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
     if (kChannels == 1 && call.taps() <= kFirstPositions / 2) {
       return forward_tensor<T, 1, 4, kSteps / 2, 1>(cuda, p);
     }
-    // Twice the registers hold the weights of f32: two warps share them.
-    constexpr int kParts = sizeof(T) == 4 ? 2 : 1;
-    forward_tensor<T, kChannels, 8 / kParts, kSteps, kParts>(cuda, p);
+    forward_tensor<T, kChannels, 4, kSteps, 2>(cuda, p);
   });
 }
 

@@ -27,8 +27,7 @@ inline bool conv_first_is_tensor(const ConvProblem& problem) {
 }
 
 // Rows of the maps that a block of a first layer has at a time, equal parts: 64 KB of y; on tensor
-// cores some 16 pixels for each warp twice, four times where one channel makes them cheap; or 32 KB
-// of dy, of which shared memory holds two.
+// cores some 512 pixels; or 32 KB of dy, of which shared memory holds two.
 inline HaloTile plan_conv_first(const ConvProblem& problem) {
   const int64_t pixel = problem.k * size_of(problem.dtype);
   int64_t most = 64 * 1024 / (problem.q * pixel);
@@ -37,7 +36,7 @@ inline HaloTile plan_conv_first(const ConvProblem& problem) {
     const int64_t width = (problem.math == ConvMath::f32 ? 64 : 32) * size_of(problem.dtype);
     most = 32 * 1024 / (problem.q * ceil_div(pixel, width) * width);
   } else if (conv_first_is_tensor(problem)) {
-    most = (problem.c == 1 ? 512 : 256) / problem.q;
+    most = 512 / problem.q;
   }
   most = std::max<int64_t>(1, most);
   return halo_tile(problem, 1, ceil_div(problem.p, ceil_div(problem.p, most)), problem.q);
@@ -65,9 +64,29 @@ inline int64_t conv_first_input_shared(const ConvProblem& problem) {
   return int64_t{sizeof(float)} * ceil_div(problem.k, 8) * 8 * 9 * problem.c + 2 * 18 * 34 * 48;
 }
 
+// The kernel for dx on tensor cores: blocks walk down segments of an image's rows, `rows` of dy at
+// a time, some 128 pixels; as many blocks as run at a time, two on a multiprocessor.
+struct FirstInputPlan {
+  int64_t rows = 0, segments = 0, segment_rows = 0;
+  int64_t z_bytes = 0, shared = 0;
+};
+inline FirstInputPlan plan_first_input(const ConvProblem& problem) {
+  FirstInputPlan plan;
+  const int64_t step_bytes = int64_t{halo_steps(problem.k, problem.dtype)} * 32;
+  plan.rows = std::clamp<int64_t>(128 / problem.q, 2, problem.h + 2);
+  const int64_t most = std::clamp<int64_t>(2 * kHaloProcessors / problem.n, 1, problem.h);
+  plan.segment_rows = std::max<int64_t>(8, ceil_div(problem.h, most));
+  plan.segments = ceil_div(problem.h, plan.segment_rows);
+  const int64_t pitch = ceil_div(9 * problem.c, 2) * 2;  // of z
+  plan.z_bytes = std::max(int64_t{sizeof(float)} * 2 * plan.rows * (problem.q + 4) * pitch,
+                          step_bytes * 9 * problem.c);
+  plan.shared = plan.z_bytes + 2 * ceil_div(plan.rows * problem.q, 16) * 16 * (step_bytes + 16);
+  return plan;
+}
+
 // First layers: their own kernels where y is channels-last and whole 16-byte vectors. The gradient
 // of the weights holds the sums of all positions (r, s, c), which must be few; that of the input is
-// for strict f32 and the most frequent window only, others are left to the tiles with halos.
+// for the most frequent window only, others are left to the tiles with halos.
 inline bool conv_is_first(const ConvProblem& problem) {
   const int64_t vector = 16 / size_of(problem.dtype);
   if (!problem.ready || problem.groups != 1 || problem.dtype == DType::f64) return false;
@@ -76,8 +95,12 @@ inline bool conv_is_first(const ConvProblem& problem) {
   if (problem.n * problem.p > INT32_MAX) return false;
   if (problem.kind == ConvProblem::Kind::input) {
     const Window& window = problem.window;
-    return problem.math == ConvMath::f32 && window.kernel == Pair(3) && window.stride == Pair(1) &&
-           window.dilation == Pair(1) && conv_first_input_shared(problem) <= kHaloShared;
+    if (window.kernel != Pair(3) || window.stride != Pair(1) || window.dilation != Pair(1)) {
+      return false;
+    }
+    if (problem.math == ConvMath::f32) return conv_first_input_shared(problem) <= kHaloShared;
+    return halo_steps(problem.k, problem.dtype) > 0 && problem.n > 0 && problem.q > 0 &&
+           problem.p * problem.q <= INT32_MAX && plan_first_input(problem).shared <= kHaloShared;
   }
   if (problem.kind == ConvProblem::Kind::weight && problem.taps() * problem.c > 40) return false;
   return conv_first_shared(problem) <= kHaloShared;

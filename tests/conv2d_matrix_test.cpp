@@ -150,16 +150,21 @@ TEST_P(Conv2dMatrix, OfSmallNetworks) {
   const Conv2dOptions same{.padding = {r / 2, s / 2}};
   Conv2dOptions depthwise = same;
   depthwise.groups = 40;
+  Conv2dOptions strided = depthwise;
+  strided.stride = 2;
   Conv2dOptions half = same;
   half.stride = 2;
   const Problem problems[] = {
       {{3, 1, 17, 14}, {32, 1, r, s}, same, "1 to 32"},
       {{2, 3, 15, 18}, {64, 3, r, s}, same, "3 to 64"},
       {{2, 4, 12, 9}, {24, 4, r, s}, half, "4 to 24, stride 2"},
+      {{1, 4, 23, 35}, {40, 4, r, s}, {}, "4 to 40, no padding"},
       {{2, 32, 19, 28}, {32, 32, r, s}, same, "32 to 32"},
       {{5, 64, 7, 7}, {64, 64, r, s}, same, "64 to 64"},
       {{3, 64, 14, 14}, {32, 64, r, s}, half, "64 to 32, stride 2"},
       {{2, 40, 13, 18}, {40, 1, r, s}, depthwise, "depthwise 40"},
+      {{2, 40, 37, 7}, {40, 1, r, s}, depthwise, "depthwise 40, tall"},
+      {{1, 40, 70, 9}, {40, 1, r, s}, strided, "depthwise 40, tall, stride 2"},
   };
   for (const Problem& problem : problems) check_modes(problem, MemoryFormat::channels_last);
 }

@@ -34,7 +34,8 @@ TEST(ConvPlan, PathsOfSmallNetworks) {
       return plan_conv_path(problem_of(kind, dtype, 128, c, k, 28, window));
     };
     EXPECT_EQ(path(Kind::forward, 1, 32), ConvPath::first);
-    EXPECT_EQ(path(Kind::input, 1, 32), ConvPath::halo);
+    EXPECT_EQ(path(Kind::input, 1, 32), ConvPath::first);
+    EXPECT_EQ(path(Kind::input, 3, 64, {.kernel = 5, .padding = 2}), ConvPath::halo);
     EXPECT_EQ(path(Kind::weight, 3, 64), ConvPath::first);
     EXPECT_EQ(path(Kind::weight, 3, 64, {.kernel = 7, .padding = 3}), ConvPath::direct);
     for (const Kind kind : kKinds) {
@@ -211,6 +212,31 @@ TEST(ConvPlan, FirstTilesFitSharedMemory) {
   }
   EXPECT_GT(first, 150);
   EXPECT_GT(elsewhere, 10);
+}
+
+// Segments of dx on tensor cores cover its rows once; two tiles of dy and of z fit shared memory.
+TEST(ConvPlan, FirstInputSegmentsCoverAndFit) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t n : {1, 3, 100, 256, 5000}) {
+      for (const int64_t side : {3, 7, 28, 32, 113}) {
+        for (const int64_t padding : {0, 1, 2}) {
+          SCOPED_TRACE(concat(dtype, " n ", n, " side ", side, " padding ", padding));
+          const Window window{.kernel = 3, .padding = padding};
+          const ConvProblem problem = problem_of(Kind::input, dtype, n, 3, 64, side, window);
+          const FirstInputPlan plan = plan_first_input(problem);
+          EXPECT_GE(plan.rows, 2);  // z of the rows before is there
+          EXPECT_GE(plan.segments * plan.segment_rows, side);
+          EXPECT_LT((plan.segments - 1) * plan.segment_rows, side);
+          EXPECT_LE(plan.segments, std::max<int64_t>(1, 2 * kHaloProcessors / n));
+          EXPECT_EQ(plan.z_bytes % 16, 0);
+          EXPECT_EQ(conv_is_first(problem), plan.shared <= kHaloShared);
+          if (side <= 32) {
+            EXPECT_LE(plan.shared, kHaloSharedOfTwo);
+          }
+        }
+      }
+    }
+  }
 }
 
 // The depthwise kernels' blocks cover the outputs once; those of the weight gradient run at a time.

@@ -1,0 +1,191 @@
+// The gradient of a first layer's input on tensor cores: dx has a few channels, dy many. 3 x 3
+// filters without stride.
+//
+// The taps are columns of one matrix product z of dy and the weights, which takes each pixel of dy
+// once; a pixel of dx adds the nine of its neighbours up.
+#pragma once
+
+#include "core/dtype.h"
+#include "cuda/device/conv2d_halo.cuh"
+
+namespace gradus {
+
+// z[m][r, s, c] = Σ_k dy[m][k] · weights[k][c, r, s]
+// dx[n, u, v, c] = Σ_{r, s} z[n, u + pad_h - r, v + pad_w - s][r, s, c]
+struct FirstInputTensor {
+  const void* dy = nullptr;       // [images, dy_h, dy_w, k]
+  const void* weights = nullptr;  // [k, Channels, 3, 3]
+  void* dx = nullptr;             // [images, dx_h, dx_w, Channels]
+  int dy_h = 0, dy_w = 0, dx_h = 0, dx_w = 0, k = 0;
+  int pad_h = 0, pad_w = 0;
+  int rows = 1;          // of dy at a time, at least 2
+  int segment_rows = 1;  // of dx that a block has
+  int z_bytes = 0;       // of shared memory; also holds the weights at first
+  FastDivisor segments;  // of an image
+  FastDivisor dy_width, dx_width;
+};
+
+// Floats of a pixel of z: whole pairs.
+template <int Channels>
+inline constexpr int kFirstTapPitch = (9 * Channels + 1) / 2 * 2;
+
+// The weights as a warp multiplies them; column r, s, c of z.
+template <class T, int Channels, int Steps>
+struct FirstTapWeights {
+  static constexpr int kColumns = 9 * Channels, N = (kColumns + 7) / 8;
+  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(T)), kDepth = Steps * 8 * kPerWord;
+  uint32_t words[Steps][N][2];
+
+  // Through `shared`, since what a lane takes lies apart in global memory; zeros beyond k.
+  __device__ __forceinline__ FirstTapWeights(const FirstInputTensor& p, T* shared) {
+    for (int e = threadIdx.x; e < kDepth * kColumns; e += blockDim.x) {
+      shared[e] = e < p.k * kColumns ? static_cast<const T*>(p.weights)[e] : T(0.0f);
+    }
+    __syncthreads();
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const int column = min(j * 8 + g, kColumns - 1), tap = column / Channels;
+      const T* const at = shared + t * kPerWord * kColumns + (column - tap * Channels) * 9 + tap;
+#pragma unroll
+      for (int i = 0; i < Steps * 2; ++i) {
+        const T* const from = at + i * 4 * kPerWord * kColumns;
+        uint32_t& word = words[i / 2][j][i % 2];
+        if constexpr (sizeof(T) == 4) {
+          word = round_to_tf32(__float_as_uint(*from));
+        } else {
+          word = from[0].bits | static_cast<uint32_t>(from[kColumns].bits) << 16;
+        }
+        if (j * 8 + g >= kColumns) word = 0;
+      }
+    }
+    __syncthreads();
+  }
+};
+
+// Starts copying the pixels first .. first + pixels of an image of dy, zeros where there are none.
+template <class T, int Steps>
+__device__ __forceinline__ void copy_tap_rows(const FirstInputTensor& p, uint32_t to,
+                                              const T* image, int first, int pixels) {
+  constexpr int kVectors = Steps * 2, kStep = 256 / kVectors, kPitch = Steps * 32 + 16;
+  const int vector = threadIdx.x % kVectors, pixel0 = threadIdx.x / kVectors;
+  const int k = vector * kFullPack<T>;
+  const unsigned area = k < p.k ? p.dy_h * p.dy_w : 0;
+  const T* from = image + static_cast<int64_t>(first + pixel0) * p.k + k;
+  to += pixel0 * kPitch + vector * 16;
+#pragma unroll 4
+  for (int pixel = pixel0; pixel < pixels; pixel += kStep) {
+    const bool valid = static_cast<unsigned>(first + pixel) < area;
+    copy_async_streamed(to, valid ? from : image, valid);
+    to += kStep * kPitch, from += static_cast<int64_t>(kStep) * p.k;
+  }
+}
+
+// z of `pixels` pixels, whose tile is at `tile`; a warp has every eighth 16 of them. Rows of z have
+// two pixels more at either end.
+template <class T, int Channels, int Steps>
+__device__ __forceinline__ void multiply_taps(const FirstInputTensor& p,
+                                              const FirstTapWeights<T, Channels, Steps>& weights,
+                                              float* z, uint32_t tile, int pixels) {
+  constexpr int kPitch = Steps * 32 + 16, N = FirstTapWeights<T, Channels, Steps>::N;
+  constexpr int kZ = kFirstTapPitch<Channels>;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  for (int first = threadIdx.x / 32 * 16; first < pixels; first += 128) {
+    const uint32_t at = tile + (first + lane % 16) * kPitch + lane / 16 * 16;
+    float c[N][4] = {};
+#pragma unroll
+    for (int step = 0; step < Steps; ++step) {
+      uint32_t a[4];
+      load_matrices(a, at + step * 32);
+      if constexpr (sizeof(T) == 4) {
+        for (uint32_t& word : a) word = round_to_tf32(word);
+      }
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        MmaStep<T>::run(c[j], a, weights.words[step][j][0], weights.words[step][j][1]);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int pixel = first + half * 8 + g;
+      if (pixel >= pixels) continue;
+      const int row = static_cast<int>(p.dy_width.quotient(pixel));
+      float* const to = z + (pixel + row * 4 + 2) * kZ + 2 * t;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (j * 8 + 2 * t < kZ) {
+          store_pack(to + j * 8, Pack<float, 2>{c[j][half * 2], c[j][half * 2 + 1]});
+        }
+      }
+    }
+  }
+}
+
+// Rows lo .. hi of dx of an image: row i of dy has its z at slot i - `first` of `now`, and before
+// that at those from p.rows on of `before`.
+template <class T, int Channels>
+__device__ __forceinline__ void add_taps(const FirstInputTensor& p, T* dx, const float* now,
+                                         const float* before, int first, int lo, int hi) {
+  constexpr int kZ = kFirstTapPitch<Channels>;
+  const int pitch = (p.dy_w + 4) * kZ, count = (hi - lo) * p.dx_w * Channels;
+  dx += static_cast<int64_t>(lo) * p.dx_w * Channels;
+  for (int e = threadIdx.x; e < count; e += blockDim.x) {
+    const int pixel = e / Channels, c = e - pixel * Channels;
+    const int row = static_cast<int>(p.dx_width.quotient(pixel)), v = pixel - row * p.dx_w;
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < 3; ++r) {
+      const int slot = lo + row + p.pad_h - r - first;
+      const float* at = (slot >= 0 ? now : before + p.rows * pitch) + slot * pitch +
+                        (v + p.pad_w + 2) * kZ + r * 3 * Channels + c;
+#pragma unroll
+      for (int s = 0; s < 3; ++s) sum += at[s * (Channels - kZ)];
+    }
+    dx[e] = static_cast<T>(sum);
+  }
+}
+
+// math    as at FirstInputTensor
+// grid    blocks for segments of rows of an image of dx; a block walks down the rows of dy
+// passes  one
+// bytes   dy once, dx once
+// smem    two tiles of dy, and z of the last two
+// needs   k a multiple of 16 bytes and at most Steps * 32 bytes, dy 16-byte aligned
+// order   a z is summed by one warp in the order of k, an output by one thread in the order (r, s)
+template <class T, int Channels, int Steps>
+__global__ void __launch_bounds__(256, 2)
+    conv2d_first_input_tensor(const __grid_constant__ FirstInputTensor p) {
+  constexpr int kPitch = Steps * 32 + 16;
+  const int n = static_cast<int>(p.segments.quotient(blockIdx.x));
+  const int segment = static_cast<int>(blockIdx.x) - n * static_cast<int>(p.segments.divisor);
+  const int u0 = segment * p.segment_rows, u1 = min(u0 + p.segment_rows, p.dx_h);
+  const int begin = u0 + p.pad_h - 2, end = u1 + p.pad_h;  // rows of dy
+  const int pixels = p.rows * p.dy_w, tile_bytes = (pixels + 15) / 16 * 16 * kPitch;
+  float* const z = reinterpret_cast<float*>(dynamic_shared());
+  const uint32_t tiles = shared_address(dynamic_shared() + p.z_bytes);
+  const T* const dy = static_cast<const T*>(p.dy) + int64_t{n} * p.dy_h * p.dy_w * p.k;
+  T* const dx = static_cast<T*>(p.dx) + int64_t{n} * p.dx_h * p.dx_w * Channels;
+  const auto copy = [&](int row, int stage) {
+    if (row < end) {
+      copy_tap_rows<T, Steps>(p, tiles + stage * tile_bytes, dy, row * p.dy_w, pixels);
+    }
+    commit_copies();
+  };
+  copy(begin, 0);
+  copy(begin + p.rows, 1);
+  const FirstTapWeights<T, Channels, Steps> weights(p, reinterpret_cast<T*>(z));
+  const int z_half = p.rows * (p.dy_w + 4) * kFirstTapPitch<Channels>;
+  for (int e = threadIdx.x; e < 2 * z_half; e += blockDim.x) z[e] = 0;  // the ends of rows
+  for (int row = begin, turn = 0; row < end; row += p.rows, turn ^= 1) {
+    wait_copies<1>();
+    __syncthreads();
+    float *const now = z + turn * z_half, *const before = z + (1 - turn) * z_half;
+    multiply_taps<T, Channels, Steps>(p, weights, now, tiles + turn * tile_bytes, pixels);
+    __syncthreads();
+    copy(row + 2 * p.rows, turn);
+    add_taps<T, Channels>(p, dx, now, before, row, max(u0, row - p.pad_h),
+                          min(u1, row + p.rows - p.pad_h));
+  }
+}
+
+}  // namespace gradus
