@@ -69,7 +69,14 @@ struct FirstWgradProduct {
       const int pixel = first + (sizeof(T) == 4 ? t + 4 * i : 2 * t + i % 2 + i / 2 * 8);
       at[i] = pixel < valid ? table[pixel] : -1;
     }
-    const auto value = [&](int i, int j) { return at[i] >= 0 ? x[at[i] + offsets[j]] : T(0.0f); };
+    const auto value = [&](int i, int j) {
+      if constexpr (sizeof(T) == 4) {  // loaded in either case: a branch would wait for each load
+        const T loaded = x[max(at[i], 0) + offsets[j]];
+        return at[i] >= 0 ? loaded : T(0.0f);
+      } else {
+        return at[i] >= 0 ? x[at[i] + offsets[j]] : T(0.0f);
+      }
+    };
     uint32_t a[M][4];
     if constexpr (sizeof(T) == 4) {
       const float* const a_at = reinterpret_cast<const float*>(y + (first + t) * kPitch) + g;

@@ -2,6 +2,7 @@
 // ready to run when the first stage ends.
 #include "core/dtype.h"
 #include "cuda/conv2d_kernels.h"
+#include "cuda/device/quotient.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -17,13 +18,13 @@ constexpr int kThreads = 256;
 // order   a thread adds every (256 / columns)-th slice, then the threads' sums are added in order
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    conv2d_reduce(const __grid_constant__ SliceSum p, int columns) {
+    conv2d_reduce(const __grid_constant__ SliceSum p, int columns, FastDivisor per_row,
+                  FastDivisor padded) {
   using Acc = acc_t<T>;
   __shared__ Acc sums[kThreads];
   const int lanes = kThreads / columns;
   const int lane = threadIdx.x / columns, column = threadIdx.x % columns;
-  const int64_t per_row = static_cast<int64_t>(p.padded_channels) * p.taps;
-  const int64_t count = p.rows * per_row;
+  const int64_t count = p.rows * per_row.divisor;
   const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
   wait_for_previous_kernel();
   Acc sum = 0;
@@ -36,9 +37,10 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (lane != 0 || e >= count) return;
   for (int i = 1; i < lanes; ++i) sum += sums[i * columns + column];
-  const int64_t row = e / per_row;
-  const int position = static_cast<int>(e % per_row);
-  const int tap = position / p.padded_channels, c = position % p.padded_channels;
+  const int64_t row = quotient(per_row, e);
+  const int position = static_cast<int>(e - row * per_row.divisor);
+  const int tap = static_cast<int>(padded.quotient(position));
+  const int c = position - tap * p.padded_channels;
   if (c < p.channels) {
     static_cast<T*>(p.out)[(row * p.channels + c) * p.taps + tap] = static_cast<T>(sum);
   }
@@ -98,7 +100,8 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
   visit(Floating{}, out, [&](auto type) {
     using T = typename decltype(type)::type;
     launch_next_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
-                       columns);
+                       columns, FastDivisor(static_cast<uint32_t>(count / p.rows)),
+                       FastDivisor(static_cast<uint32_t>(p.padded_channels)));
   });
 }
 
