@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/norm.cuh"
 #include "cuda/device/raw.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/shared.cuh"
@@ -24,9 +25,10 @@ __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A
   return MergeMoments{}(a, b);
 }
 
-template <class A>
+// Over each aligned group of Width lanes.
+template <int Width = kWarp, class A>
 __device__ __forceinline__ Moments<A> merge_warp(const Moments<A>& value) {
-  return warp_reduce(value, MergeMoments{});
+  return merge_lanes<Width>(value);
 }
 
 // Σ dy and Σ dy·(x - mean) of a chunk.
@@ -42,9 +44,9 @@ __device__ __forceinline__ BatchNormSums<A> merge(const BatchNormSums<A>& a,
   return {a.dy + b.dy, a.dy_x + b.dy_x};
 }
 
-template <class A>
+template <int Width = kWarp, class A>
 __device__ __forceinline__ BatchNormSums<A> merge_warp(const BatchNormSums<A>& value) {
-  return {warp_sum(value.dy), warp_sum(value.dy_x)};
+  return {warp_sum<Width>(value.dy), warp_sum<Width>(value.dy_x)};
 }
 
 // The moments of values held in registers, in two passes.

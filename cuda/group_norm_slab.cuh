@@ -3,6 +3,7 @@
 
 #include "core/ops/group_norm.h"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/norm.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/shared.cuh"
@@ -174,7 +175,7 @@ __device__ __forceinline__ Moments<acc_t<T>> held_moments(const GroupNormSlab& p
 struct FoldMoments {
   template <int Width, class A>
   static __device__ __forceinline__ Moments<A> fold(const Moments<A>& value) {
-    return warp_reduce<Width>(value, MergeMoments{});
+    return merge_lanes<Width>(value);
   }
 };
 struct FoldSums {

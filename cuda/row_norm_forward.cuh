@@ -210,8 +210,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
   load_next(thread);
   __syncthreads();
   if (warp < rows) {
-    Moments<A> moments =
-        warp_reduce<kWarps>(of_warp.get()[warp * kWarps + lane % kWarps], MergeMoments{});
+    Moments<A> moments = merge_lanes<kWarps>(of_warp.get()[warp * kWarps + lane % kWarps]);
     if (plan.cluster > 1) {
       const A own[3] = {moments.count, moments.mean, moments.m2};
       mail[warp].send(0, own, plan.cluster, lane);
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
       const auto& of = mail[warp].of[0];
       moments = {};
       if (lane < plan.cluster) moments = {of[0][lane], of[1][lane], of[2][lane]};
-      moments = warp_reduce<kMaxCluster>(moments, MergeMoments{});
+      moments = merge_lanes<kMaxCluster>(moments);
     }
     if (lane == 0) {
       const A var = moments.m2 / moments.count, rstd = A(1) / sqrt(var + f.eps);
