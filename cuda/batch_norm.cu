@@ -62,7 +62,7 @@ void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
 // Launches the kernel in which clusters hold the channels of contiguous tensors; false, and nothing
 // launched, where they do not fit.
 template <int N, class Of, class Finish>
-bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormRows rows,
+bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const BatchNormRows& rows,
                  const Finish& finish, int64_t* batches, bool streams) {
   if constexpr (N > 1) {
     if (cuda.info().compute_major < 9) return false;
@@ -70,7 +70,6 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormRo
     const BatchNormHeld held = plan_batch_norm_held(
         rows, N * static_cast<int>(sizeof(typename Of::Element)), kInputs, shared_limit(cuda));
     if (held.cluster == 0) return false;
-    rows.set_step(held.threads(), N);
     const ClusterShape shape{.grid = exact_blocks(rows.c * held.cluster, kOp),
                              .threads = held.threads(),
                              .shared_bytes = static_cast<size_t>(held.bytes),
@@ -79,7 +78,7 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormRo
     const auto kernel = held.wide
                             ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kKept>
                             : batch_norm_held<Of, Finish, N, kThreads, 0>;
-    launch_overlapping(cuda, shape, kernel, of, to, rows, held, finish, batches, streams);
+    launch_overlapping(cuda, shape, kernel, of, to, held, finish, batches, streams);
     return true;
   }
   return false;

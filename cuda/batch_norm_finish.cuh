@@ -41,22 +41,40 @@ struct ForwardFinish {
             beta != nullptr ? beta[c] : A(0)};
   }
 
+  // What finish() needs of a channel beside its moments, to be loaded while they are on their way.
+  struct Channel {
+    A pivot = A(0), gamma = A(1), beta = A(0), average = A(0), spread = A(0);
+  };
+  __device__ __forceinline__ Channel channel(int64_t c, bool writes) const {
+    Channel of_c{.pivot = of.pivot(c)};
+    if (gamma != nullptr) of_c.gamma = gamma[c];
+    if (beta != nullptr) of_c.beta = beta[c];
+    if (writes && running_mean != nullptr) {
+      of_c.average = running_mean[c * mean_stride];
+      of_c.spread = running_var[c * var_stride];
+    }
+    return of_c;
+  }
+
   // Training; `writes` is true for one caller per channel.
-  __device__ __forceinline__ Terms finish(int64_t c, const Moments<A>& moments, bool writes) const {
+  __device__ __forceinline__ Terms finish(int64_t c, const Channel& of_c, const Moments<A>& moments,
+                                          bool writes) const {
     const A var = moments.m2 / moments.count, channel_rstd = A(1) / sqrt(var + eps);
-    const A channel_mean = norm_saved_mean(of.pivot(c) + moments.mean, var);
+    const A channel_mean = norm_saved_mean(of_c.pivot + moments.mean, var);
     if (writes) {
       mean[c] = channel_mean;
       rstd[c] = channel_rstd;
       if (running_mean != nullptr) {
         const A factor = cumulative ? A(1) / static_cast<A>(*batches) : momentum;
-        A& average = running_mean[c * mean_stride];
-        A& spread = running_var[c * var_stride];
-        average = (A(1) - factor) * average + factor * channel_mean;
-        spread = (A(1) - factor) * spread + factor * (moments.m2 / (moments.count - A(1)));
+        const A unbiased = moments.m2 / (moments.count - A(1));
+        running_mean[c * mean_stride] = (A(1) - factor) * of_c.average + factor * channel_mean;
+        running_var[c * var_stride] = (A(1) - factor) * of_c.spread + factor * unbiased;
       }
     }
-    return transform(c, channel_mean, channel_rstd);
+    return {channel_mean, channel_rstd * of_c.gamma, of_c.beta};
+  }
+  __device__ __forceinline__ Terms finish(int64_t c, const Moments<A>& moments, bool writes) const {
+    return finish(c, channel(c, writes), moments, writes);
   }
 
   // Evaluation.
@@ -101,17 +119,27 @@ struct BackwardFinish {
   __device__ __forceinline__ A scale(int64_t c) const {
     return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
   }
-  __device__ __forceinline__ Terms finish(int64_t c, const BatchNormSums<A>& sums,
-                                          bool writes) const {
-    const A channel_rstd = rstd[c];
-    if (writes && dgamma != nullptr) dgamma[c] = sums.dy_x * channel_rstd;
+  // As in ForwardFinish.
+  struct Channel {
+    A mean, rstd, scale;
+  };
+  __device__ __forceinline__ Channel channel(int64_t c, bool) const {
+    return {mean[c], rstd[c], scale(c)};
+  }
+  __device__ __forceinline__ Terms finish(int64_t c, const Channel& of_c,
+                                          const BatchNormSums<A>& sums, bool writes) const {
+    if (writes && dgamma != nullptr) dgamma[c] = sums.dy_x * of_c.rstd;
     if (writes && dbeta != nullptr) dbeta[c] = sums.dy;
-    const Terms result{mean[c], scale(c), sums.dy / m, sums.dy_x * channel_rstd / m * channel_rstd};
+    const Terms result{of_c.mean, of_c.scale, sums.dy / m, sums.dy_x * of_c.rstd / m * of_c.rstd};
     if (writes && m1 != nullptr) {
       m1[c] = result.m1;
       m2r[c] = result.m2r;
     }
     return result;
+  }
+  __device__ __forceinline__ Terms finish(int64_t c, const BatchNormSums<A>& sums,
+                                          bool writes) const {
+    return finish(c, channel(c, writes), sums, writes);
   }
 };
 

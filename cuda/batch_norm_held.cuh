@@ -14,18 +14,20 @@ namespace gradus {
 template <class Part, class A>
 using PartMail = ClusterMail<A, static_cast<int>(sizeof(Part) / sizeof(A))>;
 
-// The parts of all blocks of the cluster merged, for warp 0 of each; all threads call it. Mail, not
-// a barrier of the cluster: that would wait for the memory first, and again before a block may end.
+// The parts of all blocks of the cluster merged, for the first lane of each; all threads call it.
+// Mail, not a barrier of the cluster: that would wait for the memory first, and again before a
+// block may end.
 template <int kThreads, class Part, class A, int kNumbers>
 __device__ __forceinline__ Part merge_held(const Part& of_thread, ClusterMail<A, kNumbers>& mail,
                                            int cluster) {
   __shared__ detail::SharedSlots<Part> of_warp;
+  constexpr int kWarps = kThreads / kWarp;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   Part part = merge_warp(of_thread);
   if (lane == 0) of_warp.get()[warp] = part;
   __syncthreads();
   if (warp != 0) return part;
-  part = merge_warp(lane < kThreads / kWarp ? of_warp.get()[lane] : Part{});
+  part = merge_warp<kWarps>(of_warp.get()[lane % kWarps]);
   if (cluster == 1) return part;
   A numbers[kNumbers];
   memcpy(numbers, &part, sizeof part);
@@ -34,7 +36,7 @@ __device__ __forceinline__ Part merge_held(const Part& of_thread, ClusterMail<A,
 #pragma unroll
   for (int i = 0; i < kNumbers; ++i) numbers[i] = lane < cluster ? mail.of[0][i][lane] : A(0);
   memcpy(&part, numbers, sizeof part);
-  return merge_warp(part);
+  return merge_warp<kMaxCluster>(part);
 }
 
 // Adds up what a thread has in registers: of its packs those below `count`.
@@ -85,26 +87,29 @@ __device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int i
 // order   a thread's groups of packs, lanes, warps, blocks of the cluster: fixed by the plan
 template <class Of, class Finish, int N, int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
-    batch_norm_held(const Of of, typename Of::Element* __restrict__ to, const BatchNormRows plan,
-                    const BatchNormHeld held_plan, const Finish f, int64_t* batches, bool streams) {
+    batch_norm_held(const Of of, typename Of::Element* __restrict__ to, const BatchNormHeld plan,
+                    const Finish f, int64_t* batches, bool streams) {
   using Item = typename Of::template Item<N>;
   using Terms = typename Finish::Terms;
   constexpr int U = batch_norm_unroll(N) / Of::kInputs;
   static_assert(kKept % U == 0);
   __shared__ Terms shared;
   __shared__ PartMail<typename Of::Part, typename Of::A> mail;
-  const int64_t c = blockIdx.x / static_cast<unsigned>(held_plan.cluster);
-  const unsigned rank = blockIdx.x % static_cast<unsigned>(held_plan.cluster);
-  const int thread = static_cast<int>(threadIdx.x), in_shared = held_plan.in_shared;
-  const int64_t begin = int64_t{rank} * held_plan.piece;
-  const int count =
-      static_cast<int>(max(int64_t{0}, min(int64_t{held_plan.piece}, plan.packs - begin)));
-  if (held_plan.cluster > 1) mail.open();
+  const auto cluster = static_cast<unsigned>(plan.cluster);
+  const unsigned c = blockIdx.x / cluster, rank = blockIdx.x % cluster;
+  const int thread = static_cast<int>(threadIdx.x), in_shared = plan.in_shared;
+  const int begin = static_cast<int>(rank) * plan.piece;
+  const int count = max(0, min(plan.piece, plan.packs - begin));
+  const BatchNormHeldWalk first(plan, c, static_cast<uint32_t>(begin + thread), N);
+  // The cluster meets while memory is read.
+  if (plan.cluster > 1) {
+    mail.prepare();
+    cluster_meet_first();
+  }
   wait_for_previous_kernel();
   start_next_kernel();
   auto* held = reinterpret_cast<Raw<typename Of::Element, N>*>(dynamic_shared());
-  const auto walk = [&] { return BatchNormWalk(plan, c, begin + thread, N); };
-  BatchNormWalk at = walk();
+  BatchNormHeldWalk at = first;
   Item kept[kKept > 0 ? kKept : 1];
 #pragma unroll
   for (int k = 0; k < kKept; ++k, at.step(plan)) {
@@ -118,30 +123,33 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     return s + 1 == kStages ? count - kFirst : min(count - kFirst, (s + 1) * stage);
   };
   int i = thread;
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < kStages; ++s) {
     for (; i < end_of(s); i += kThreads, at.step(plan))
       of.template hold<N>(held, i, in_shared, at.at);
     commit_copies();
   }
   typename Of::Row row(of, c);
+  const bool writes = rank == 0 && thread == 0;
+  typename Finish::Channel of_c{};
+  if (thread < kWarp) of_c = f.channel(c, writes);
+  if (plan.cluster > 1) cluster_meet_second();
   if constexpr (kKept > 0) take_kept<U, kThreads>(row, kept, count);
   i = thread;
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < kStages; ++s) {
     wait_copies_but(kStages - 1 - s);
     take_held<Of, U, kThreads>(row, held, in_shared, i, end_of(s));
   }
-  const auto part = merge_held<kThreads>(row.part, mail, held_plan.cluster);
+  const auto part = merge_held<kThreads>(row.part, mail, plan.cluster);
   if (thread < kWarp) {
-    const bool writes = rank == 0 && thread == 0;
-    const Terms t = f.finish(c, part, writes);
+    const Terms t = f.finish(c, of_c, part, writes);
     if (thread == 0) shared = t;
     if (writes && batches != nullptr && c == 0) ++*batches;
   }
   __syncthreads();
   const Terms t = shared;
-  at = walk();
+  at = first;
 #pragma unroll
   for (int k = 0; k < kKept; ++k, at.step(plan)) {
     if (thread + k * kThreads < count) store_result(to + at.at, t(kept[k]), streams);

@@ -32,6 +32,38 @@ void expect_walked_once(int64_t n, int64_t c, int64_t s, int width) {
   }
 }
 
+// The same for the blocks of the clusters that hold channels.
+void expect_held_walked_once(int64_t n, int64_t c, int64_t s, int width) {
+  const BatchNormHeld plan =
+      plan_batch_norm_held(plan_batch_norm_rows(n, c, s, width), 16, 1, 227 * 1024);
+  ASSERT_GT(plan.cluster, 0);
+  std::vector<int> visits(static_cast<size_t>(n * c * s));
+  for (int64_t channel = 0; channel < c; ++channel) {
+    for (int begin = 0; begin < plan.packs; begin += plan.piece) {
+      const int end = std::min(plan.packs, begin + plan.piece);
+      for (int thread = 0; thread < plan.threads(); ++thread) {
+        BatchNormHeldWalk walk(plan, static_cast<uint32_t>(channel),
+                               static_cast<uint32_t>(begin + thread), width);
+        for (int pack = begin + thread; pack < end; pack += plan.threads(), walk.step(plan)) {
+          ASSERT_EQ(walk.at / s % c, channel);
+          for (int i = 0; i < width; ++i) ++visits[walk.at + static_cast<size_t>(i)];
+        }
+      }
+    }
+  }
+  for (const int count : visits) ASSERT_EQ(count, 1);
+}
+
+TEST(BatchNormPlan, HeldRowsAreWalkedOnce) {
+  expect_held_walked_once(37, 3, 48, 4);
+  expect_held_walked_once(7, 2, 784, 8);
+  expect_held_walked_once(128, 64, 1024, 4);
+  expect_held_walked_once(128, 32, 784, 8);
+  EXPECT_EQ(
+      plan_batch_norm_held(plan_batch_norm_rows(1024, 1 << 16, 64, 8), 16, 1, 227 * 1024).cluster,
+      0);  // more elements than 32 bits count
+}
+
 TEST(BatchNormPlan, RowsAreWalkedOnce) {
   expect_walked_once(1, 1, 1, 1);
   expect_walked_once(3, 2, 5, 1);

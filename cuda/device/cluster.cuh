@@ -25,15 +25,23 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 // All threads of all blocks; nothing but barriers in shared memory, opened behind a fence of their
-// own, is seen after. It waits for no memory.
-__device__ __forceinline__ void cluster_meet() {
+// own, is seen after. It waits for no memory. Also in two halves.
+__device__ __forceinline__ void cluster_meet_first() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_meet_second() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
 }
+__device__ __forceinline__ void cluster_meet() {
+  cluster_meet_first();
+  cluster_meet_second();
+}
 
-// The first in two halves: no block passes the second before all have passed the first.
+// cluster_sync() in two halves: no block passes the second before all have passed the first.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
