@@ -1,36 +1,85 @@
-// conv2d backward to the weights on Hopper, x copied with its halo once for several taps.
+// conv2d backward to the weights on Hopper, x copied with its halo once for several taps: the
+// launches.
+#include "cuda/conv2d_shift_wgrad.cuh"
+
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_wgmma_kernels.h"
+#include "cuda/launch_cluster.cuh"
 #include "cuda/tensor_map.h"
 
 namespace gradus {
+namespace {
 
-void wgrad_shift(Cuda& cuda, const WgradCall& call) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = true;
-  const ShiftWgradPlan plan = plan_shift_wgrad(problem);
+int pad(const WgradCall& call, size_t i) { return static_cast<int>(call.window.padding[i]); }
+
+void wgrad_tf32(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, float* partials) {
   const int64_t c = call.x.channels, k = call.dy.channels;
-  const auto pad = [&](size_t i) { return static_cast<int>(call.window.padding[i]); };
   WgmmaWgrad p;
   p.grid = {call.x.n * plan.row_tiles * plan.column_tiles,
             FastDivisor(static_cast<uint32_t>(plan.row_tiles)),
             FastDivisor(static_cast<uint32_t>(plan.column_tiles))};
-  p.h = {3, 1, -pad(0), 1}, p.w = {3, 1, -pad(1), 1};
+  p.h = {3, 1, -pad(call, 0), 1}, p.w = {3, 1, -pad(call, 1), 1};
   p.channels = static_cast<int>(c);
   p.rows = static_cast<int>(k);
   p.depth = 9 * p.channels;
   p.row_tiles = plan.k_tiles;
   p.column_tiles = plan.position_tiles;
   p.slice_size = plan.slices.size;
-  const int64_t bytes = plan.slices.count * k * p.depth * int64_t{sizeof(float)};
-  p.partials = static_cast<float*>(cuda.workspace(static_cast<size_t>(bytes)));
+  p.partials = partials;
   const MapElement element{DType::f32, true};
   p.x = image_map(element, call.x.data, call.x.n, call.x.h, call.x.w, c, 1, plan.width + 2, 128);
-  p.dy = image_map(element, call.dy.data, call.dy.n, call.dy.h, call.dy.w, k, plan.rows(),
-                   plan.width, 128);
+  p.dy = image_map(element, call.dy.data, call.dy.n, call.dy.h, call.dy.w, k, plan.rows, plan.width,
+                   128);
   wgmma_wgrad_halo(cuda, p, plan);
+}
+
+void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, float* partials) {
+  const MapElement element{call.dtype};
+  ShiftWgrad p;
+  p.x = image_map(element, call.x.data, call.x.n, call.x.h, call.x.w, call.x.channels,
+                  plan.rows + 2, plan.pitch, 128);
+  p.dy = image_map(element, call.dy.data, call.dy.n, call.dy.h, call.dy.w, call.dy.channels,
+                   plan.rows, plan.width, 128);
+  p.partials = partials;
+  p.channels = static_cast<int>(call.x.channels);
+  p.k = static_cast<int>(call.dy.channels);
+  p.k_tiles = plan.k_tiles, p.tiles = static_cast<int>(plan.tiles());
+  p.shift_h = -pad(call, 0), p.shift_w = -pad(call, 1);
+  p.rows = plan.rows, p.row_tiles = plan.row_tiles;
+  p.steps = static_cast<int>(call.x.n) * plan.row_tiles;
+  p.slice_steps = static_cast<int>(plan.slices.size);
+  p.passes = plan.passes, p.per_row = plan.per_row;
+  p.skip = plan.skip * (128 >> 4);
+  p.row_bytes = plan.pitch * 128, p.eight_bytes = plan.eight * 128;
+  p.dy_bytes = plan.width * plan.rows * 128;
+  p.x_bytes = plan.pitch * (plan.rows + 2) * 128;
+  p.stage_bytes = plan.stage_bytes, p.stages = plan.stages;
+  const int64_t pairs = ceil_div(plan.slices.count, kShiftWgradCluster);
+  const int shared = 2048 + std::max(p.stages * p.stage_bytes, kShiftWgradMail);
+  const ClusterShape shape{
+      .grid = dim3(exact_blocks(kShiftWgradCluster * pairs * p.tiles, "conv2d")),
+      .threads = kShiftWgradThreads,
+      .shared_bytes = static_cast<size_t>(shared),
+      .cluster = kShiftWgradCluster,
+      .overlaps = false};
+  call.dtype == DType::bf16 ? launch_overlapping(cuda, shape, conv2d_shift_wgrad<BFloat16>, p)
+                            : launch_overlapping(cuda, shape, conv2d_shift_wgrad<Half>, p);
+}
+
+}  // namespace
+
+void wgrad_shift(Cuda& cuda, const WgradCall& call) {
+  ConvProblem problem = call.problem();
+  problem.wgmma = true;
+  const ShiftWgradPlan plan = plan_shift_wgrad(problem);
+  const bool half = is_half(call.dtype);
+  const int64_t sums = half ? ceil_div(plan.slices.count, kShiftWgradCluster) : plan.slices.count;
+  const int64_t bytes = sums * call.dy.channels * 9 * call.x.channels * int64_t{sizeof(float)};
+  auto* const partials = static_cast<float*>(cuda.workspace(static_cast<size_t>(bytes)));
+  half ? wgrad_half(cuda, call, plan, partials) : wgrad_tf32(cuda, call, plan, partials);
+  const auto channels = static_cast<int>(call.x.channels);
   sum_slices(cuda, call.dw.dtype,
-             {p.partials, call.dw.data, plan.slices.count, k, p.channels, p.channels, 9});
+             {partials, call.dw.data, sums, call.dy.channels, channels, channels, 9});
 }
 
 }  // namespace gradus

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <vector>
 
 #include "cuda/conv2d_plan.h"
 #include "cuda/device/conv2d_turned_tile.h"
@@ -57,7 +59,9 @@ TEST(ConvShiftWgradPlan, WhatIsTaken) {
   EXPECT_FALSE(without([](ConvProblem& o) { o.wgmma = false; }));
   EXPECT_FALSE(without([](ConvProblem& o) { o.ready = false; }));
   EXPECT_FALSE(without([](ConvProblem& o) { o.math = ConvMath::f32; }));
-  EXPECT_FALSE(without([](ConvProblem& o) { o.dtype = DType::bf16; }));
+  EXPECT_TRUE(without([](ConvProblem& o) { o.dtype = DType::bf16; }));
+  EXPECT_FALSE(without([](ConvProblem& o) { o.dtype = DType::f16, o.c = 96; }));
+  EXPECT_FALSE(without([](ConvProblem& o) { o.dtype = DType::f16, o.c = o.k = 384; }));
   EXPECT_FALSE(without([](ConvProblem& o) { o.window.stride = Pair(2); }));
   EXPECT_FALSE(without([](ConvProblem& o) { o.window.dilation = Pair(2); }));
   EXPECT_FALSE(without([](ConvProblem& o) { o.window.kernel = {3, 1}; }));
@@ -66,20 +70,91 @@ TEST(ConvShiftWgradPlan, WhatIsTaken) {
 
 // Every pixel of dy is in one tile, every slice has some, and blocks fill the card once.
 TEST(ConvShiftWgradPlan, TilesAndSlicesCoverTheImages) {
-  for (const int64_t c : {64, 128, 256}) {
-    for (const int64_t n : {2, 33, 512}) {
-      for (const int64_t side : {14, 15, 16, 28, 31, 32, 40, 56}) {
-        const ConvProblem one = problem_of(n, c, 128, side, side);
-        const ShiftWgradPlan plan = plan_shift_wgrad(one);
-        if (plan.width == 0) continue;
-        EXPECT_GE(plan.column_tiles * plan.width, one.q);
-        EXPECT_LT((plan.column_tiles - 1) * plan.width, one.q);
-        EXPECT_GE(plan.row_tiles * plan.rows(), one.p);
-        EXPECT_LT((plan.row_tiles - 1) * plan.rows(), one.p);
-        const int64_t tiles = n * plan.row_tiles * plan.column_tiles;
-        EXPECT_GE(plan.slices.count * plan.slices.size, tiles);
-        EXPECT_LT((plan.slices.count - 1) * plan.slices.size, tiles);
-        EXPECT_LE(plan.slices.count * plan.k_tiles * plan.position_tiles, 132);
+  int taken = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t c : {64, 128, 256}) {
+      for (const int64_t n : {2, 33, 512}) {
+        for (const int64_t side : {14, 15, 16, 28, 31, 32, 40, 56}) {
+          ConvProblem one = problem_of(n, c, 128, side, side);
+          one.dtype = dtype;
+          const ShiftWgradPlan plan = plan_shift_wgrad(one);
+          if (plan.width == 0) continue;
+          ++taken;
+          EXPECT_GE(plan.column_tiles * plan.width, one.q);
+          EXPECT_LT((plan.column_tiles - 1) * plan.width, one.q);
+          EXPECT_GE(plan.row_tiles * plan.rows, one.p);
+          EXPECT_LT((plan.row_tiles - 1) * plan.rows, one.p);
+          const int64_t tiles = n * plan.row_tiles * plan.column_tiles;
+          EXPECT_GE(plan.slices.count * plan.slices.size, tiles);
+          EXPECT_LT((plan.slices.count - 1) * plan.slices.size, tiles);
+          EXPECT_LE(plan.slices.count * plan.tiles(), 132);
+        }
+      }
+    }
+  }
+  EXPECT_GT(taken, 80);
+}
+
+// 16 bits: the pixels of dy and of x that meet in the products of tap (r, s), of whole images.
+std::vector<std::pair<int, int>> pixels_that_meet(const ConvProblem& one,
+                                                  const ShiftWgradPlan& plan, int row_tile, int r,
+                                                  int s) {
+  std::vector<std::pair<int, int>> met;
+  const auto index = [](int i, int j, int64_t h, int64_t w) {
+    const bool inside = i >= 0 && i < h && j >= 0 && j < w;
+    return inside ? i * static_cast<int>(w) + j : -1;
+  };
+  const int row0 = row_tile * plan.rows;
+  const auto h0 = row0 - static_cast<int>(one.window.padding[0]);
+  const auto w0 = -static_cast<int>(one.window.padding[1]);
+  int dy = 0, x = r * plan.pitch + s;
+  for (int pass = 0; pass < plan.passes; ++pass, x += plan.skip) {
+    for (int i = 0; i < plan.per_row; ++i, dy += 16, x += 16) {
+      for (int k = 0; k < 16; ++k) {
+        const int from = dy + k, to = x + k / 8 * plan.eight + k % 8;
+        EXPECT_LT(to * 128 + 127, plan.stage_bytes - plan.width * plan.rows * 128);
+        const int y_at = index(row0 + from / plan.width, from % plan.width, one.p, one.q);
+        const int x_at = index(h0 + to / plan.pitch, w0 + to % plan.pitch, one.h, one.w);
+        if (y_at >= 0 && x_at >= 0 && to / plan.pitch < plan.rows + 2) met.push_back({y_at, x_at});
+      }
+    }
+  }
+  EXPECT_EQ(dy, plan.width * plan.rows);
+  return met;
+}
+
+TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
+  for (const auto& [h, w, padding] : {std::tuple{32, 32, 1},
+                                      {16, 16, 1},
+                                      {14, 14, 1},
+                                      {8, 8, 1},
+                                      {28, 28, 1},
+                                      {15, 31, 0},
+                                      {16, 13, 2},
+                                      {56, 56, 1},
+                                      {10, 10, 0},
+                                      {34, 50, 0},
+                                      {14, 30, 2}}) {
+    ConvProblem one = problem_of(64, 64, 64, h, w, padding);
+    one.dtype = DType::bf16;
+    const ShiftWgradPlan plan = plan_shift_wgrad(one);
+    ASSERT_GT(plan.width, 0) << h << ' ' << w;
+    EXPECT_GE(plan.stages, 4);
+    EXPECT_EQ(plan.width * plan.rows % 8, 0);  // x begins at a multiple of 1024 bytes
+    for (int r = 0; r < 3; ++r) {
+      for (int s = 0; s < 3; ++s) {
+        std::vector<std::pair<int, int>> met, wanted;
+        for (int tile = 0; tile < plan.row_tiles; ++tile) {
+          for (const auto& pair : pixels_that_meet(one, plan, tile, r, s)) met.push_back(pair);
+        }
+        for (int i = 0; i < one.p; ++i) {
+          for (int j = 0; j < one.q; ++j) {
+            const int u = i - padding + r, v = j - padding + s;
+            if (u < 0 || u >= h || v < 0 || v >= w) continue;
+            wanted.push_back({i * static_cast<int>(one.q) + j, u * w + v});
+          }
+        }
+        EXPECT_EQ(met, wanted) << h << ' ' << w << ' ' << r << ' ' << s;
       }
     }
   }

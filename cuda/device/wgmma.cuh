@@ -17,13 +17,14 @@ namespace gradus {
 
 // How an operand lies in shared memory: each row of 128 bytes runs along the sum (flat), or along
 // the operand's own extent (upright; 16-bit types only), of which every further 64 elements lie
-// `pitch` bytes behind.
+// `pitch` bytes behind. Every further eight rows lie `eight` bytes behind.
 enum class Operand : uint8_t { flat, upright };
 
 template <Operand O>
-__device__ __forceinline__ uint64_t describe_operand(uint32_t address, uint32_t pitch) {
+__device__ __forceinline__ uint64_t describe_operand(uint32_t address, uint32_t pitch,
+                                                     uint32_t eight = 1024) {
   const uint64_t leading = O == Operand::flat ? 1 : pitch >> 4;
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (leading << 16) |
+  return (uint64_t{1} << 62) | (uint64_t{eight >> 4} << 32) | (leading << 16) |
          ((address & 0x3FFFF) >> 4);
 }
 // A flat operand whose rows are of 128 or of 64 swizzled bytes, starting at any of them: the
@@ -62,11 +63,13 @@ __device__ __forceinline__ void wait_products() {
   "%48, %49, %50, %51, %52, %53, %54, %55"
 #define GRADUS_REGS64 GRADUS_REGS56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define GRADUS_REGS68 GRADUS_REGS64 ", %64, %65, %66, %67"
-#define GRADUS_REGS112                                                                     \
-  GRADUS_REGS68                                                                            \
-  ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "     \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, " \
-  "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define GRADUS_REGS96                                                                  \
+  GRADUS_REGS68                                                                        \
+  ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define GRADUS_REGS112 \
+  GRADUS_REGS96        \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define GRADUS_REGS128                                                                     \
   GRADUS_REGS112                                                                           \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
@@ -78,20 +81,22 @@ __device__ __forceinline__ void wait_products() {
                ", add, 1, 1" tail "; }"                                                            \
                : __VA_ARGS__                                                                       \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define GRADUS_PRODUCT(type, tail)                                                                \
-  if constexpr (Columns == 112) {                                                                 \
-    GRADUS_PRODUCT_OF(112, GRADUS_REGS56, 56, 57, 58, type, tail, GRADUS_ACC32(0),                \
-                      GRADUS_ACC8(32), GRADUS_ACC8(40), GRADUS_ACC8(48));                         \
-  } else if constexpr (Columns == 128) {                                                          \
-    GRADUS_PRODUCT_OF(128, GRADUS_REGS64, 64, 65, 66, type, tail, GRADUS_ACC64);                  \
-  } else if constexpr (Columns == 136) {                                                          \
-    GRADUS_PRODUCT_OF(136, GRADUS_REGS68, 68, 69, 70, type, tail, GRADUS_ACC64, GRADUS_ACC4(64)); \
-  } else if constexpr (Columns == 224) {                                                          \
-    GRADUS_PRODUCT_OF(224, GRADUS_REGS112, 112, 113, 114, type, tail, GRADUS_ACC64,               \
-                      GRADUS_ACC32(64), GRADUS_ACC8(96), GRADUS_ACC8(104));                       \
-  } else {                                                                                        \
-    GRADUS_PRODUCT_OF(256, GRADUS_REGS128, 128, 129, 130, type, tail, GRADUS_ACC64,               \
-                      GRADUS_ACC32(64), GRADUS_ACC32(96));                                        \
+#define GRADUS_PRODUCT(type, tail)                                                                 \
+  if constexpr (Columns == 112) {                                                                  \
+    GRADUS_PRODUCT_OF(112, GRADUS_REGS56, 56, 57, 58, type, tail, GRADUS_ACC32(0),                 \
+                      GRADUS_ACC8(32), GRADUS_ACC8(40), GRADUS_ACC8(48));                          \
+  } else if constexpr (Columns == 128) {                                                           \
+    GRADUS_PRODUCT_OF(128, GRADUS_REGS64, 64, 65, 66, type, tail, GRADUS_ACC64);                   \
+  } else if constexpr (Columns == 136) {                                                           \
+    GRADUS_PRODUCT_OF(136, GRADUS_REGS68, 68, 69, 70, type, tail, GRADUS_ACC64, GRADUS_ACC4(64));  \
+  } else if constexpr (Columns == 192) {                                                           \
+    GRADUS_PRODUCT_OF(192, GRADUS_REGS96, 96, 97, 98, type, tail, GRADUS_ACC64, GRADUS_ACC32(64)); \
+  } else if constexpr (Columns == 224) {                                                           \
+    GRADUS_PRODUCT_OF(224, GRADUS_REGS112, 112, 113, 114, type, tail, GRADUS_ACC64,                \
+                      GRADUS_ACC32(64), GRADUS_ACC8(96), GRADUS_ACC8(104));                        \
+  } else {                                                                                         \
+    GRADUS_PRODUCT_OF(256, GRADUS_REGS128, 128, 129, 130, type, tail, GRADUS_ACC64,                \
+                      GRADUS_ACC32(64), GRADUS_ACC32(96));                                         \
   }
 
 // c (+)= a · bᵀ over 32 bytes of the sum; without `add` c is overwritten. T: float (TF32: the low
@@ -99,8 +104,8 @@ __device__ __forceinline__ void wait_products() {
 template <class T, int Columns, Operand O>
 __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t a, uint64_t b,
                                                bool add) {
-  static_assert(Columns == 112 || Columns == 128 || Columns == 136 || Columns == 224 ||
-                Columns == 256);
+  static_assert(Columns == 112 || Columns == 128 || Columns == 136 || Columns == 192 ||
+                Columns == 224 || Columns == 256);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if constexpr (sizeof(T) == 4) {
     GRADUS_PRODUCT("k8.f32.tf32.tf32", "");
@@ -123,6 +128,7 @@ __device__ __forceinline__ void multiply_group(float (&c)[Columns / 2], uint64_t
 #undef GRADUS_REGS56
 #undef GRADUS_REGS64
 #undef GRADUS_REGS68
+#undef GRADUS_REGS96
 #undef GRADUS_REGS112
 #undef GRADUS_REGS128
 #undef GRADUS_PRODUCT_OF

@@ -1,0 +1,211 @@
+// conv2d backward to the weights of 16-bit operands and 3 x 3 windows on Hopper: x lies in shared
+// memory once, row by row and each with its halo, so that a tap is an operand that starts so many
+// pixels later.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/conv2d_window.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/vector.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "cuda/launch_kernel.cuh"
+
+namespace gradus {
+
+// A step is a tile of whole rows of dy. The sum runs over 16 of its pixels at a time: `per_row`
+// times along a row and on by `skip` to the next one (or, where rows are of 8, along two rows).
+struct ShiftWgrad {
+  CUtensorMap x, dy;          // boxes of 64 channels x (pitch | width) x (rows + 2 | rows)
+  float* partials = nullptr;  // [pairs of slices, k, taps, channels]
+  int channels = 0, k = 0, k_tiles = 1, tiles = 1;  // tiles of the weights
+  int shift_h = 0, shift_w = 0, rows = 0, row_tiles = 1, steps = 0, slice_steps = 0;
+  int per_row = 1, passes = 1;
+  int skip = 0, row_bytes = 0, eight_bytes = 0;  // of x: skip in units of 16 bytes
+  int dy_bytes = 0, x_bytes = 0, stage_bytes = 0, stages = 2;
+};
+
+inline constexpr int kShiftWgradThreads = 512, kShiftWgradCluster = 2;
+inline constexpr int kShiftWgradVectors = 24;  // of 4 sums of a thread
+inline constexpr int kShiftWgradMail = kShiftWgradVectors / 2 * 384 * 16;
+
+// Three warpgroups multiply 64 channels k by 64 channels c of the taps (r, 0), (r, 1), (r, 2) each,
+// r their number; a thread of a fourth one copies.
+struct ShiftWgradStages {
+  const ShiftWgrad& p;
+  uint32_t base;  // at a multiple of 1024
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ explicit ShiftWgradStages(const ShiftWgrad& problem)
+      : p(problem), base((shared_address(dynamic_shared()) + 1023) / 1024 * 1024) {}
+
+  __device__ __forceinline__ uint32_t at(int i) const { return base + 1024 + i * p.stage_bytes; }
+  __device__ __forceinline__ SharedBarrier full(int i) const { return {base + 16 * i}; }
+  __device__ __forceinline__ SharedBarrier empty(int i) const { return {base + 16 * i + 8}; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+  }
+
+  // What lies behind x is read where rows are not whole, and multiplied by zeros.
+  __device__ __forceinline__ void open() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < p.stages; ++i) full(i).open(1), empty(i).open(12);
+      publish_barriers();
+    }
+    for (int i = 0; i < p.stages; ++i) {
+      const uint32_t behind = at(i) + p.dy_bytes + p.x_bytes;
+      for (uint32_t to = behind + threadIdx.x * 16; to < at(i + 1); to += kShiftWgradThreads * 16) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
+      }
+    }
+    fence_async();
+    __syncthreads();
+  }
+
+  // The copying thread.
+  __device__ __forceinline__ void copy(int begin, int end, int k0, int c0) {
+    for (int step = begin; step < end; ++step, advance()) {
+      const int n = step / p.row_tiles, row = step % p.row_tiles * p.rows;
+      empty(stage).wait(parity ^ 1);
+      full(stage).arrive_expecting(p.dy_bytes + p.x_bytes);
+      copy_image(at(stage), p.dy, full(stage), k0, 0, row, n);
+      copy_image(at(stage) + p.dy_bytes, p.x, full(stage), c0, p.shift_w, row + p.shift_h, n);
+    }
+  }
+
+  // A warpgroup: the sums of its three taps, of which each is 64 columns.
+  template <class T>
+  __device__ __forceinline__ void multiply(float (&c)[96], int steps) {
+    if (steps == 0) {  // the last slice of all
+#pragma unroll
+      for (float& sum : c) sum = 0;
+      return;
+    }
+    const uint32_t first = p.dy_bytes + threadIdx.x / 128 * p.row_bytes;
+    for (int step = 0; step < steps; ++step) {
+      full(stage).template wait<false>(parity);
+      uint64_t a = describe_operand<Operand::upright>(at(stage), 128);
+      uint64_t b = describe_operand<Operand::upright>(at(stage) + first, 128, p.eight_bytes);
+#pragma unroll 1
+      for (int pass = 0; pass < p.passes; ++pass, b += p.skip) {
+#pragma unroll 1
+        for (int i = 0; i < p.per_row; ++i) {
+          const bool first_one = pass == 0 && i == 0;
+          begin_products();
+          multiply_group<T, 192, Operand::upright>(c, a, b, step > 0 || !first_one);
+          commit_products();
+          if (first_one && step > 0) {
+            wait_products<1>();
+            release(stage == 0 ? p.stages - 1 : stage - 1);
+          }
+          a += kOperandStep<Operand::upright>, b += kOperandStep<Operand::upright>;
+        }
+      }
+      advance();
+    }
+    wait_products<0>();
+  }
+
+ private:
+  __device__ __forceinline__ void release(int i) const {
+    if (threadIdx.x % 32 == 0) empty(i).arrive();
+  }
+};
+
+// Adds the sums of the cluster's two blocks, vector by vector of the threads of the multiplying
+// warpgroups, and calls store(j, sum) for this block's half of the vectors. `mail`: a place of
+// kShiftWgradMail bytes that nobody uses once all those threads are here. The other threads call
+// attend_pair() meanwhile.
+template <class Store>
+__device__ __forceinline__ void add_pair(uint32_t mail, const float (&c)[96], const Store& store) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  constexpr int kHalf = kShiftWgradVectors / 2;
+  const unsigned rank = cluster_rank();
+  const uint32_t own = mail + threadIdx.x * 16;
+  uint32_t others;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(others) : "r"(own), "r"(rank ^ 1));
+  asm volatile("bar.sync 1, 384;" ::: "memory");
+#pragma unroll
+  for (int j = 0; j < kHalf; ++j) {
+    const float *low = &c[4 * j], *high = &c[4 * (j + kHalf)];
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(own + j * 384 * 16), "f"(rank == 0 ? high[0] : low[0]),
+                   "f"(rank == 0 ? high[1] : low[1]), "f"(rank == 0 ? high[2] : low[2]),
+                   "f"(rank == 0 ? high[3] : low[3])
+                 : "memory");
+  }
+  cluster_arrive();
+  cluster_wait();
+#pragma unroll
+  for (int j = 0; j < kHalf; ++j) {
+    float sum[4];
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+                 : "r"(others + j * 384 * 16)
+                 : "memory");
+    const float *low = &c[4 * j], *high = &c[4 * (j + kHalf)];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] += rank == 0 ? low[i] : high[i];
+    store(static_cast<int>(rank) * kHalf + j, sum);
+  }
+  cluster_arrive();
+  cluster_wait();
+#endif
+}
+__device__ __forceinline__ void attend_pair() {
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+  cluster_arrive();
+  cluster_wait();
+}
+
+// math    partials[pair][k][r, s, c] = Σ_{pixels of two slices} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+// grid    one cluster of two blocks, a slice of the steps each, per pair of slices and tile of 64 x
+//         64 channels
+// passes  one over the slice's rows
+// bytes   fewest: x, dy once; actual, from L2: x and its halo once per channel tile of dy, dy once
+//         per channel tile of x
+// smem    2 to 8 stages of a tile's rows of dy, and of x with its halo; afterwards half of the sums
+// needs   sm_90a; stride and dilation 1; channels of x a multiple of 64, of dy of 8, both 16-byte
+//         aligned. Pixels of the tiles that dy does not have count as zeros times an x that may
+//         exist: of a channel where that is not finite, no tap's sum is, either
+// order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce
+template <class T>
+__global__ void __launch_bounds__(kShiftWgradThreads, 1)
+    conv2d_shift_wgrad(const __grid_constant__ ShiftWgrad p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ShiftWgradStages stages(p);
+  stages.open();
+  start_next_kernel();
+  const int cluster = blockIdx.x / kShiftWgradCluster, tile = cluster % p.tiles;
+  const int pair = cluster / p.tiles, slice = pair * kShiftWgradCluster + blockIdx.x % 2;
+  const int k0 = tile % p.k_tiles * 64, c0 = tile / p.k_tiles * 64;
+  const int begin = min(slice * p.slice_steps, p.steps);
+  const int end = min(begin + p.slice_steps, p.steps);
+  const int group = threadIdx.x / 128;
+  if (group == 3) {
+    shrink_registers<40>();
+    if (threadIdx.x % 128 == 0) stages.copy(begin, end, k0, c0);
+    attend_pair();
+  } else {
+    grow_registers<152>();
+    float c[96];
+    stages.multiply<T>(c, end - begin);
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    const int k = k0 + warp * 16 + lane / 4;  // and k + 8
+    float* const out = p.partials + (static_cast<int64_t>(pair) * p.k + k) * 9 * p.channels +
+                       group * 3 * p.channels + c0 + lane % 4 * 2;
+    add_pair(stages.at(0), c, [&](int j, const float(&sum)[4]) {
+      float* const to = out + j / 8 * p.channels + j % 8 * 8;
+      if (k < p.k) store_pack(to, Pack<float, 2>{sum[0], sum[1]});
+      if (k + 8 < p.k) store_pack(to + 72 * p.channels, Pack<float, 2>{sum[2], sum[3]});
+    });
+  }
+#endif
+}
+
+}  // namespace gradus
