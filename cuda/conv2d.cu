@@ -97,7 +97,7 @@ void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
     dy_room = copy_channels_last(cuda, call.dtype, read.dy);
   }
   run_path(cuda, way.path, read);
-  if (call.dbias && !conv_folds_bias(way.path)) bias_grad(cuda, call, call.dbias);
+  if (call.dbias && !conv_folds_bias(way.path, call.dtype)) bias_grad(cuda, call, call.dbias);
 }
 
 // The way that the table in place has for the call, or else the static one.
@@ -130,7 +130,7 @@ void wgrad_conv(Cuda& cuda, WgradCall call, const Shape& dw_shape) {
     call.dw = {room->data(), call.dtype, device_of(cuda), true, dw_shape, strides_of(dw_shape)};
   }
   const ConvWay way = choose_way(cuda, call, static_cast<bool>(call.dbias));
-  if (wanted || conv_folds_bias(way.path)) return run_way(cuda, way, call);
+  if (wanted || conv_folds_bias(way.path, call.dtype)) return run_way(cuda, way, call);
   bias_grad(cuda, call, call.dbias);
 }
 

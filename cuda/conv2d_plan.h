@@ -162,9 +162,10 @@ struct ConvWay {
 };
 
 // Paths whose weight gradient adds up that of the bias as well, from the dy that it has: where a
-// pass over dy of its own would be a third or more of all bytes.
-inline bool conv_folds_bias(ConvPath path) {
-  return path == ConvPath::first || path == ConvPath::depthwise || path == ConvPath::halo;
+// pass over dy of its own would be a third or more of all bytes, and dy is not rounded on its way.
+inline bool conv_folds_bias(ConvPath path, DType dtype) {
+  return path == ConvPath::first || path == ConvPath::depthwise || path == ConvPath::halo ||
+         (path == ConvPath::shift && is_half(dtype));
 }
 
 // NCHW takes the path of channels-last behind the copies, where they are not part of that path as

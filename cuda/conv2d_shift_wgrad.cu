@@ -33,7 +33,8 @@ void wgrad_tf32(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, f
   wgmma_wgrad_halo(cuda, p, plan);
 }
 
-void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, float* partials) {
+void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, float* partials,
+                float* bias_sums) {
   const MapElement element{call.dtype};
   ShiftWgrad p;
   p.x = image_map(element, call.x.data, call.x.n, call.x.h, call.x.w, call.x.channels,
@@ -41,6 +42,7 @@ void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, f
   p.dy = image_map(element, call.dy.data, call.dy.n, call.dy.h, call.dy.w, call.dy.channels,
                    plan.rows, plan.width, 128);
   p.partials = partials;
+  p.bias_sums = bias_sums;
   p.channels = static_cast<int>(call.x.channels);
   p.k = static_cast<int>(call.dy.channels);
   p.k_tiles = plan.k_tiles, p.tiles = static_cast<int>(plan.tiles());
@@ -68,18 +70,30 @@ void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, f
 
 }  // namespace
 
+// The copy engine rounds TF32 on the way, so that only 16-bit dy can be added up for the bias.
 void wgrad_shift(Cuda& cuda, const WgradCall& call) {
   ConvProblem problem = call.problem();
   problem.wgmma = true;
   const ShiftWgradPlan plan = plan_shift_wgrad(problem);
-  const bool half = is_half(call.dtype);
-  const int64_t sums = half ? ceil_div(plan.slices.count, kShiftWgradCluster) : plan.slices.count;
-  const int64_t bytes = sums * call.dy.channels * 9 * call.x.channels * int64_t{sizeof(float)};
-  auto* const partials = static_cast<float*>(cuda.workspace(static_cast<size_t>(bytes)));
-  half ? wgrad_half(cuda, call, plan, partials) : wgrad_tf32(cuda, call, plan, partials);
-  const auto channels = static_cast<int>(call.x.channels);
-  sum_slices(cuda, call.dw.dtype,
-             {partials, call.dw.data, sums, call.dy.channels, channels, channels, 9});
+  const int64_t k = call.dy.channels, c = call.x.channels, size = sizeof(float);
+  const bool half = is_half(call.dtype), bias = half && call.dbias;
+  const int64_t pairs = ceil_div(plan.slices.count, kShiftWgradCluster);
+  const int64_t sums = half ? pairs : plan.slices.count;
+  const int64_t bias_sums = bias ? pairs * kShiftWgradCluster * kShiftWgradAdders : 0;
+  Scratch scratch;
+  const size_t partials_at = scratch.add(sums * k * 9 * c * size);
+  const size_t bias_at = scratch.add(bias_sums * k * size);
+  scratch.allocate(cuda);
+  auto* const partials = static_cast<float*>(scratch.at(partials_at));
+  if (half) {
+    wgrad_half(cuda, call, plan, partials,
+               bias ? static_cast<float*>(scratch.at(bias_at)) : nullptr);
+  } else {
+    wgrad_tf32(cuda, call, plan, partials);
+  }
+  const auto channels = static_cast<int>(c);
+  sum_slices(cuda, call.dw.dtype, {partials, call.dw.data, sums, k, channels, channels, 9});
+  if (bias) sum_bias(cuda, call.dbias, scratch.at(bias_at), bias_sums);
 }
 
 }  // namespace gradus

@@ -17,8 +17,9 @@ namespace gradus {
 // A step is a tile of whole rows of dy. The sum runs over 16 of its pixels at a time: `per_row`
 // times along a row and on by `skip` to the next one (or, where rows are of 8, along two rows).
 struct ShiftWgrad {
-  CUtensorMap x, dy;          // boxes of 64 channels x (pitch | width) x (rows + 2 | rows)
-  float* partials = nullptr;  // [pairs of slices, k, taps, channels]
+  CUtensorMap x, dy;           // boxes of 64 channels x (pitch | width) x (rows + 2 | rows)
+  float* partials = nullptr;   // [pairs of slices, k, taps, channels]
+  float* bias_sums = nullptr;  // [slices, kShiftWgradAdders, k], or null
   int channels = 0, k = 0, k_tiles = 1, tiles = 1;  // tiles of the weights
   int shift_h = 0, shift_w = 0, rows = 0, row_tiles = 1, steps = 0, slice_steps = 0;
   int per_row = 1, passes = 1;
@@ -27,12 +28,16 @@ struct ShiftWgrad {
 };
 
 inline constexpr int kShiftWgradThreads = 512, kShiftWgradCluster = 2;
+inline constexpr int kShiftWgradAdders = 3;    // warps that add dy up
 inline constexpr int kShiftWgradVectors = 24;  // of 4 sums of a thread
 inline constexpr int kShiftWgradMail = kShiftWgradVectors / 2 * 384 * 16;
 
 // Three warpgroups multiply 64 channels k by 64 channels c of the taps (r, 0), (r, 1), (r, 2) each,
-// r their number; a thread of a fourth one copies.
+// r their number; a thread of a fourth one copies, and the other three warps of that add dy up for
+// the gradient of the bias in blocks of the first 64 channels c.
 struct ShiftWgradStages {
+  static constexpr int kReaders = 12 + kShiftWgradAdders;  // warps, with those that add
+
   const ShiftWgrad& p;
   uint32_t base;  // at a multiple of 1024
   int stage = 0;
@@ -49,9 +54,9 @@ struct ShiftWgradStages {
   }
 
   // What lies behind x is read where rows are not whole, and multiplied by zeros.
-  __device__ __forceinline__ void open() const {
+  __device__ __forceinline__ void open(bool bias) const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < p.stages; ++i) full(i).open(1), empty(i).open(12);
+      for (int i = 0; i < p.stages; ++i) full(i).open(1), empty(i).open(bias ? kReaders : 12);
       publish_barriers();
     }
     for (int i = 0; i < p.stages; ++i) {
@@ -72,6 +77,36 @@ struct ShiftWgradStages {
       full(stage).arrive_expecting(p.dy_bytes + p.x_bytes);
       copy_image(at(stage), p.dy, full(stage), k0, 0, row, n);
       copy_image(at(stage) + p.dy_bytes, p.x, full(stage), c0, p.shift_w, row + p.shift_h, n);
+    }
+  }
+
+  // An adding warp: its share of the sums of dy's 64 channels, each lane one vector of every
+  // twelfth pixel, then those lanes together; to the first `channels` of `out`.
+  template <class T>
+  __device__ __forceinline__ void add_bias(int warp, int steps, float* out, int channels) {
+    const int lane = threadIdx.x % 32, vector = lane % 8, pixels = p.dy_bytes / 128;
+    float sums[8] = {};
+    for (int step = 0; step < steps; ++step, advance()) {
+      full(stage).template wait<false>(parity);
+      for (int pixel = warp * 4 + lane / 8; pixel < pixels; pixel += 4 * kShiftWgradAdders) {
+        uint32_t words[4];
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(at(stage) + pixel * 128 + ((vector ^ pixel % 8) << 4)));
+        Pack<T, 8> dy;
+        memcpy(&dy, words, 16);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sums[e] += static_cast<float>(dy[e]);
+      }
+      __syncwarp();
+      if (lane == 0) empty(stage).arrive();
+    }
+    asm volatile("bar.arrive 1, %0;" : : "r"(kReaders * 32) : "memory");  // see add_pair()
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      sums[e] += __shfl_xor_sync(~0u, sums[e], 8);
+      sums[e] += __shfl_xor_sync(~0u, sums[e], 16);
+      if (lane < 8 && vector * 8 + e < channels) out[vector * 8 + e] = sums[e];
     }
   }
 
@@ -116,17 +151,18 @@ struct ShiftWgradStages {
 
 // Adds the sums of the cluster's two blocks, vector by vector of the threads of the multiplying
 // warpgroups, and calls store(j, sum) for this block's half of the vectors. `mail`: a place of
-// kShiftWgradMail bytes that nobody uses once all those threads are here. The other threads call
-// attend_pair() meanwhile.
+// kShiftWgradMail bytes that nobody uses once the block's `readers`, those warps and perhaps the
+// adding ones, have met at barrier 1. The other threads call attend_pair() meanwhile.
 template <class Store>
-__device__ __forceinline__ void add_pair(uint32_t mail, const float (&c)[96], const Store& store) {
+__device__ __forceinline__ void add_pair(uint32_t mail, int readers, const float (&c)[96],
+                                         const Store& store) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kHalf = kShiftWgradVectors / 2;
   const unsigned rank = cluster_rank();
   const uint32_t own = mail + threadIdx.x * 16;
   uint32_t others;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(others) : "r"(own), "r"(rank ^ 1));
-  asm volatile("bar.sync 1, 384;" ::: "memory");
+  asm volatile("bar.sync 1, %0;" : : "r"(readers * 32) : "memory");
 #pragma unroll
   for (int j = 0; j < kHalf; ++j) {
     const float *low = &c[4 * j], *high = &c[4 * (j + kHalf)];
@@ -164,6 +200,7 @@ __device__ __forceinline__ void attend_pair() {
 }
 
 // math    partials[pair][k][r, s, c] = Σ_{pixels of two slices} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
+//         bias_sums[slice][warp][k] = Σ dy[pixel][k]
 // grid    one cluster of two blocks, a slice of the steps each, per pair of slices and tile of 64 x
 //         64 channels
 // passes  one over the slice's rows
@@ -173,23 +210,30 @@ __device__ __forceinline__ void attend_pair() {
 // needs   sm_90a; stride and dilation 1; channels of x a multiple of 64, of dy of 8, both 16-byte
 //         aligned. Pixels of the tiles that dy does not have count as zeros times an x that may
 //         exist: of a channel where that is not finite, no tap's sum is, either
-// order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce
+// order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce;
+//         of the bias every twelfth pixel in order, four of those, then warps and slices
 template <class T>
 __global__ void __launch_bounds__(kShiftWgradThreads, 1)
     conv2d_shift_wgrad(const __grid_constant__ ShiftWgrad p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ShiftWgradStages stages(p);
-  stages.open();
-  start_next_kernel();
   const int cluster = blockIdx.x / kShiftWgradCluster, tile = cluster % p.tiles;
   const int pair = cluster / p.tiles, slice = pair * kShiftWgradCluster + blockIdx.x % 2;
   const int k0 = tile % p.k_tiles * 64, c0 = tile / p.k_tiles * 64;
+  const bool bias = p.bias_sums != nullptr && c0 == 0;
+  stages.open(bias);
+  start_next_kernel();
   const int begin = min(slice * p.slice_steps, p.steps);
   const int end = min(begin + p.slice_steps, p.steps);
   const int group = threadIdx.x / 128;
   if (group == 3) {
-    shrink_registers<40>();
+    shrink_registers<48>();
+    const int warp = threadIdx.x % 128 / 32;
     if (threadIdx.x % 128 == 0) stages.copy(begin, end, k0, c0);
+    if (bias && warp > 0) {
+      const int row = slice * kShiftWgradAdders + warp - 1;
+      stages.add_bias<T>(warp - 1, end - begin, p.bias_sums + int64_t{row} * p.k + k0, p.k - k0);
+    }
     attend_pair();
   } else {
     grow_registers<152>();
@@ -199,7 +243,7 @@ __global__ void __launch_bounds__(kShiftWgradThreads, 1)
     const int k = k0 + warp * 16 + lane / 4;  // and k + 8
     float* const out = p.partials + (static_cast<int64_t>(pair) * p.k + k) * 9 * p.channels +
                        group * 3 * p.channels + c0 + lane % 4 * 2;
-    add_pair(stages.at(0), c, [&](int j, const float(&sum)[4]) {
+    add_pair(stages.at(0), bias ? stages.kReaders : 12, c, [&](int j, const float(&sum)[4]) {
       float* const to = out + j / 8 * p.channels + j % 8 * 8;
       if (k < p.k) store_pack(to, Pack<float, 2>{sum[0], sum[1]});
       if (k + 8 < p.k) store_pack(to + 72 * p.channels, Pack<float, 2>{sum[2], sum[3]});

@@ -97,12 +97,14 @@ TEST(ConvPlan, OtherLayoutsAreCopiedWhereThatPays) {
 // The gradient of the bias comes with that of the weights where dy is what is mostly moved.
 TEST(ConvPlan, BiasIsFoldedWhereDyIsLoadedForIt) {
   for (const ConvPath path : {ConvPath::depthwise, ConvPath::first, ConvPath::halo}) {
-    EXPECT_TRUE(conv_folds_bias(path));
+    EXPECT_TRUE(conv_folds_bias(path, DType::f32));
   }
   for (const ConvPath path :
-       {ConvPath::direct, ConvPath::shift, ConvPath::wgmma, ConvPath::product, ConvPath::gemm}) {
-    EXPECT_FALSE(conv_folds_bias(path));
+       {ConvPath::direct, ConvPath::wgmma, ConvPath::product, ConvPath::gemm}) {
+    EXPECT_FALSE(conv_folds_bias(path, DType::bf16));
   }
+  EXPECT_TRUE(conv_folds_bias(ConvPath::shift, DType::bf16));
+  EXPECT_FALSE(conv_folds_bias(ConvPath::shift, DType::f32));  // rounded to TF32
 }
 
 TEST(ConvPlan, ATileThatIsGivenIsTaken) {
