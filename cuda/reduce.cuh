@@ -84,6 +84,48 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   }
 }
 
+// The tile and the chunk of a block of the kernels of columns.
+template <int N>
+struct ColumnBlock {
+  int64_t chunk, tile;
+  ColumnUnit<1> of;
+
+  __device__ __forceinline__ explicit ColumnBlock(const ReducePlan<1>& plan)
+      : chunk(plan.chunks == 1 ? 0 : blockIdx.x / plan.tiles),
+        tile(blockIdx.x - chunk * plan.tiles),
+        of(plan, tile * blockDim.x + threadIdx.x, N) {}
+  template <class T>
+  __device__ __forceinline__ const T* first(const T* x, const ReducePlan<1>& plan) const {
+    return x + place_of<kMaxRank>(plan.kept, of.is_inside ? of.outer : 0).at[0] +
+           of.column * plan.column[0];
+  }
+};
+
+// Merges the parts that the threads of a block left in `slots`, N columns of each; a thread takes a
+// column, or more where the tile is wider than the block.
+template <class F, int N, class T, class A, int kSlots>
+__device__ __forceinline__ void write_columns(A (&slots)[F::kFields][kSlots],
+                                              const ReducePlan<1>& plan,
+                                              const ReduceOutput<T>& output,
+                                              const ColumnBlock<N>& block) {
+  const int width = static_cast<int>(blockDim.x) * N;
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int groups = max(kReduceThreads / width, 1);
+  const int rows = static_cast<int>(blockDim.y) / groups, group = thread / width;
+  for (int c = thread & (width - 1); c < width; c += kReduceThreads) {
+    const PartOf<F, A> part = merge_column<F>(slots, c, width, rows, group, groups);
+    const ColumnUnit<1> to(plan, block.tile * blockDim.x + c / N, N);
+    if (group != 0 || !to.is_inside) continue;
+    const int64_t column = to.column + c % N;
+    if (output.partial != nullptr) {
+      output.template write_partial<F>(plan, block.chunk, to.outer * plan.columns + column, part);
+    } else {
+      const StridedOffsets<2> in = place_of<kMaxRank>(plan.kept, to.outer);
+      output.template write<F>(in.at[1] + column * plan.column[1], part);
+    }
+  }
+}
+
 // grid:   1-D, tiles of columns fastest, then chunks of rows
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
@@ -96,56 +138,67 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
     reduce_forward_columns(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
                            const ReduceOutput<T> output) {
   using A = acc_t<T>;
-  constexpr int kUnroll = 8;
+  constexpr int kUnroll = detail::kLeastRows;
   __shared__ alignas(16) A slots[F::kFields][kReduceThreads * N];
-  const int64_t chunk = plan.chunks == 1 ? 0 : blockIdx.x / plan.tiles;
-  const int64_t tile = blockIdx.x - chunk * plan.tiles;
-  const ColumnUnit<1> of(plan, tile * blockDim.x + threadIdx.x, N);
-  const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<2> at = place_of<kMaxRank>(plan.kept, of.is_inside ? of.outer : 0);
-  // 1 rows
+  const ColumnBlock<N> block(plan);
+  const int64_t end = min((block.chunk + 1) * plan.chunk_size, plan.reduced.count);
   PartOf<F, A> parts[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) parts[j] = F::template identity<A>();
-  if (of.is_inside) {
-    const T* from = x + at.at[0] + of.column * plan.column[0];
+  if (block.of.is_inside) {
+    const T* from = block.first(x, plan);
     const int64_t step = blockDim.y;
-    int64_t i = chunk * plan.chunk_size + threadIdx.y;
+    int64_t i = block.chunk * plan.chunk_size + threadIdx.y;
     for (; i + (kUnroll - 1) * step < end; i += kUnroll * step) {
       take_rows<F, kUnroll, N>(parts, from, plan.reduced, i, step);
     }
     for (; i < end; i += step) take_rows<F, 1, N>(parts, from, plan.reduced, i, step);
   }
   start_next_kernel();
-  // 2 columns: a thread takes one, or more where the tile is wider than the block
-  const int width = static_cast<int>(blockDim.x) * N;
+  constexpr int kPair = kPairOf<N>;
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-  constexpr int kWide = N < kFullPack<A> ? N : kFullPack<A>;
 #pragma unroll
-  for (int k = 0; k < F::kFields; ++k) {
+  for (int j = 0; j < N; j += kPair) {
+    PartOf<F, A> pair[kPair];
 #pragma unroll
-    for (int j = 0; j < N; j += kWide) {
-      Pack<A, kWide> pack;
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) pack[i] = parts[j + i].v[k];
-      store_pack(&slots[k][thread * N + j], pack);
-    }
+    for (int h = 0; h < kPair; ++h) pair[h] = parts[j + h];
+    store_parts<F>(slots, thread * N + j, pair);
   }
   __syncthreads();
-  const int groups = max(kReduceThreads / width, 1);
-  const int rows = static_cast<int>(blockDim.y) / groups, group = thread / width;
-  for (int c = thread & (width - 1); c < width; c += kReduceThreads) {
-    const PartOf<F, A> part = merge_column<F>(slots, c, width, rows, group, groups);
-    const ColumnUnit<1> to(plan, tile * blockDim.x + c / N, N);
-    if (group != 0 || !to.is_inside) continue;
-    const int64_t column = to.column + c % N;
-    if (output.partial != nullptr) {
-      output.template write_partial<F>(plan, chunk, to.outer * plan.columns + column, part);
-    } else {
-      const StridedOffsets<2> in = place_of<kMaxRank>(plan.kept, to.outer);
-      output.template write<F>(in.at[1] + column * plan.column[1], part);
+  write_columns<F, N>(slots, plan, output, block);
+}
+
+// The same for chunks of eight rows per thread, one turn: with parts that go from the rows to
+// shared memory, a multiprocessor has room for a third more of them, and all loads are under way at
+// once.
+template <class F, int N, class T>
+__global__ void __launch_bounds__(kReduceThreads, 4)
+    reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
+                        const ReduceOutput<T> output) {
+  using A = acc_t<T>;
+  constexpr int kRows = detail::kLeastRows, kPair = kPairOf<N>;
+  __shared__ alignas(16) A slots[F::kFields][kReduceThreads * N];
+  const ColumnBlock<N> block(plan);
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  if (block.of.is_inside) {
+    Pack<T, N> packs[kRows];
+    load_items<kColumnAxes<N>, kRows, N>(packs, block.first(x, plan), plan.reduced,
+                                         block.chunk * plan.chunk_size + threadIdx.y, blockDim.y);
+#pragma unroll
+    for (int j = 0; j < N; j += kPair) {
+      PartOf<F, A> parts[kPair];
+#pragma unroll
+      for (int h = 0; h < kPair; ++h) {
+        A values[kRows];
+        column_values(values, packs, j + h);
+        parts[h] = F::template of<DeviceMath>(values);
+      }
+      store_parts<F>(slots, thread * N + j, parts);
     }
   }
+  start_next_kernel();
+  __syncthreads();
+  write_columns<F, N>(slots, plan, output, block);
 }
 
 // grid:   1-D, a warp per output
@@ -201,9 +254,12 @@ template <class F, int N, class T>
 void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
                            const ReduceOutput<T>& output, std::string_view op) {
   if (plan.mapping == ReduceMapping::columns) {
-    reduce_forward_columns<F, N>
-        <<<exact_blocks(plan.tiles * plan.chunks, op), column_threads(plan), 0, cuda.stream()>>>(
-            x, plan, output);
+    auto kernel = reduce_forward_columns<F, N, T>;
+    if constexpr (N > 1) {
+      if (plan.one_turn) kernel = reduce_forward_turn<F, N, T>;
+    }
+    kernel<<<exact_blocks(plan.tiles * plan.chunks, op), column_threads(plan), 0, cuda.stream()>>>(
+        x, plan, output);
   } else {
     reduce_forward_rows<F, N>
         <<<row_blocks(plan, op), kReduceThreads, 0, cuda.stream()>>>(x, plan, output);

@@ -83,6 +83,25 @@ __device__ __forceinline__ void take_row(PartOf<F, acc_t<T>>& part, const T* x,
   }
 }
 
+// 16-bit columns that share a word.
+template <int N>
+inline constexpr int kPairOf = N < 2 ? N : 2;
+
+// Column j of U rows of N neighbouring ones.
+template <int U, int N, class T>
+__device__ __forceinline__ void column_values(acc_t<T> (&values)[U], const Pack<T, N> (&packs)[U],
+                                              int j) {
+  constexpr int kPair = kPairOf<N>;
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    Pack<T, kPair> pair;
+    memcpy(&pair, &packs[u][j - j % kPair], sizeof pair);
+    acc_t<T> wide[kPair];
+    widen_pack(wide, pair);
+    values[u] = wide[j % kPair];
+  }
+}
+
 // Merges U rows of N neighbouring columns into their parts.
 template <class F, int U, int N, class T>
 __device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const T* x,
@@ -98,18 +117,10 @@ __device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const
       for (int k = 0; k < F::kOfCount; ++k) parts[j].v[k] = parts[0].v[k];
     }
   }
-  constexpr int kPair = N < 2 ? N : 2;  // 16-bit columns that share a word
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     A values[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      Pack<T, kPair> pair;
-      memcpy(&pair, &packs[u][j - j % kPair], sizeof pair);
-      A wide[kPair];
-      widen_pack(wide, pair);
-      values[u] = wide[j % kPair];
-    }
+    column_values(values, packs, j);
     parts[j] = F::template merge<DeviceMath>(parts[j], F::template of<DeviceMath>(values));
   }
 }
@@ -149,6 +160,22 @@ struct ColumnUnit {
   }
 };
 
+// Where part i of a block lies in shared memory. Neighbouring threads store pairs of columns that
+// are N apart: they change places within their 32 words, so that each meets other banks.
+__device__ __forceinline__ int slot_of(int i) { return i ^ (i >> 4 & 6); }
+
+template <class F, class A, int kSlots, int kPair>
+__device__ __forceinline__ void store_parts(A (&slots)[F::kFields][kSlots], int i,
+                                            const PartOf<F, A> (&parts)[kPair]) {
+#pragma unroll
+  for (int k = 0; k < F::kFields; ++k) {
+    Pack<A, kPair> pack;
+#pragma unroll
+    for (int h = 0; h < kPair; ++h) pack[h] = parts[h].v[k];
+    store_pack(&slots[k][slot_of(i)], pack);
+  }
+}
+
 // Merges the parts of one column that threads above each other left in `slots`, the column's
 // `rows` next ones by each of `groups` threads: pairwise in the end. The first group has the
 // result.
@@ -158,7 +185,7 @@ __device__ __forceinline__ PartOf<F, A> merge_column(A (&slots)[F::kFields][kSlo
   const auto load = [&](int slot) {
     PartOf<F, A> part;
 #pragma unroll
-    for (int k = 0; k < F::kFields; ++k) part.v[k] = slots[k][slot];
+    for (int k = 0; k < F::kFields; ++k) part.v[k] = slots[k][slot_of(slot)];
     return part;
   };
   const int first = group * rows * width + at;
@@ -170,7 +197,7 @@ __device__ __forceinline__ PartOf<F, A> merge_column(A (&slots)[F::kFields][kSlo
     __syncthreads();
     if (group >= half && group < 2 * half) {
 #pragma unroll
-      for (int k = 0; k < F::kFields; ++k) slots[k][group * width + at] = part.v[k];
+      for (int k = 0; k < F::kFields; ++k) slots[k][slot_of(group * width + at)] = part.v[k];
     }
     __syncthreads();
     if (group < half) {

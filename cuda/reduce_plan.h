@@ -40,6 +40,7 @@ struct ReducePlan {
   int64_t column[X + 1] = {};    // its strides
   int64_t chunks = 1;            // a set is cut into so many parts,
   int64_t chunk_size = 0;        // of so many items of `reduced` each (the last may be shorter)
+  bool one_turn = false;         // columns, forward: all chunks are eight rows for each thread
   int lanes = kReduceThreads;    // sets along x: threads that share one, a power of two
   FastDivisor column_divisor;    // by column_packs, for indices that fit 31 bits
   int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
@@ -57,7 +58,7 @@ inline constexpr int64_t kFewBlocks = 512;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 17;  // columns: enough to fill any card of today
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
-inline constexpr int64_t kLeastRows = 8;            // columns: rows that are worth a thread
+inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread
 
 // The merged axes, sorted into their roles.
 template <int X>
@@ -214,7 +215,9 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
     const int64_t wanted =
         threads > detail::kWantedThreads / 2 ? 1 : detail::kWantedThreads / threads;
     const int64_t most = std::max(wanted, ceil_div(items, rows * detail::kLongestRun));
-    detail::set_chunks(plan, rows * detail::kLeastRows, most, rows * detail::kLeastRows);
+    const int64_t turn = rows * detail::kLeastRows;
+    detail::set_chunks(plan, turn, most, turn);
+    plan.one_turn = plan.packed && plan.chunk_size == turn && items % turn == 0;
     return plan;
   }
   if (detail::is_long(plan)) {

@@ -134,6 +134,9 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   EXPECT_EQ(turns.block_x, 4);
   EXPECT_EQ(turns.chunk_size, 1024);
   EXPECT_EQ(turns.chunks, 392);
+  EXPECT_FALSE(turns.one_turn);
+  EXPECT_TRUE(plan_of({1 << 16, 32}, {1, 32}).one_turn);
+  EXPECT_FALSE(plan_of({(1 << 16) - 1, 32}, {1, 32}).one_turn);
   EXPECT_EQ(reduce_chunk_threads(32), 32);
   EXPECT_EQ(reduce_chunk_threads(4096), kReduceThreads);
   EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::lanes_per_output);
@@ -160,6 +163,9 @@ TEST(ReducePlans, ColumnsHaveEnoughThreads) {
   EXPECT_EQ(f32.tiles, 6272);
   EXPECT_EQ(f32.chunks, 1);
   EXPECT_EQ(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).block_x, 32);
+  EXPECT_TRUE(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).one_turn);
+  EXPECT_FALSE(f32.one_turn);
+  EXPECT_FALSE(plan_reduce(view({128, 64, 31, 31}), view({128, 1, 31, 31})).one_turn);
   EXPECT_EQ(plan_reduce(view({128, 63, 32, 32}), view({128, 1, 32, 32})).block_x, 64);
   EXPECT_EQ(plan_reduce(view({128, 15, 32, 32}), view({128, 1, 32, 32})).block_x, 256);
   // Gradients: four rows for each thread.
