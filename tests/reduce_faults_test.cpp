@@ -278,6 +278,43 @@ TEST_P(ReduceFaults, MoreThan65535Rows) {
               1e-6);
 }
 
+// Over columns: sets that a block has in one turn of eight rows per thread, with tiles that end
+// beyond the last column, and sets of several such chunks.
+TEST_P(ReduceFaults, SetsOfOneTurn) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const double eps = dtype == DType::f32 ? 1e-6 : 1.0 / 256;
+    for (const Shape& shape : {Shape{3, 64, 200}, Shape{5, 8, 2000}, Shape{1, 1024, 64},
+                               Shape{1, 256, 8}, Shape{2, 16, 40}}) {
+      SCOPED_TRACE(concat(to_string(dtype), " ", to_string(shape)));
+      const auto rows = static_cast<size_t>(shape[1]), columns = static_cast<size_t>(shape[2]);
+      Values x(static_cast<size_t>(shape.numel()));
+      for (size_t i = 0; i < x.size(); ++i) {
+        x[i] = static_cast<double>((i * 2654435761u >> 8) % 64) / 8 - 3;
+      }
+      const Tensor given = make(x, shape, dtype);
+      const Values sums = sum(given, {1}).to_vector<double>(),
+                   best = max(given, {1}).to_vector<double>(),
+                   vars = var(given, {1}, 0).to_vector<double>(),
+                   logs = logsumexp(given, {1}).to_vector<double>();
+      for (size_t o = 0; o < sums.size(); ++o) {
+        double want_sum = 0, want_max = -kInf, squares = 0, exps = 0;
+        for (size_t r = 0; r < rows; ++r) {
+          const double value = x[(o / columns * rows + r) * columns + o % columns];
+          want_sum += value;
+          want_max = std::max(want_max, value);
+          squares += value * value;
+          exps += std::exp(value);
+        }
+        const double m = static_cast<double>(rows), mean = want_sum / m;
+        ASSERT_NEAR(sums[o], want_sum, eps * (1 + std::abs(want_sum))) << o;
+        ASSERT_EQ(best[o], want_max) << o;
+        ASSERT_NEAR(vars[o], squares / m - mean * mean, 8 * eps) << o;
+        ASSERT_NEAR(logs[o], std::log(exps), 16 * eps) << o;
+      }
+    }
+  }
+}
+
 // Views that no 16-byte access fits.
 TEST_P(ReduceFaults, UnalignedViews) {
   for (const DType dtype : kDTypes) {
