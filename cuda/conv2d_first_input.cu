@@ -9,7 +9,7 @@
 namespace gradus {
 namespace {
 
-// Strict f32.
+// Strict f32 of many channels.
 void input_plain(Cuda& cuda, const GatherCall& call) {
   using Tile = FirstInputTile;
   const Image &dy = call.in, &dx = call.out;
@@ -36,16 +36,25 @@ void input_plain(Cuda& cuda, const GatherCall& call) {
   }
 }
 
-template <class T, int Channels, int Steps>
-void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape) {
-  launch_kernel(cuda, shape, conv2d_first_input_tensor<T, Channels, Steps>, p);
-}
-
-template <class T, int Channels>
+template <class T, bool Split, int Channels>
 void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape) {
   constexpr int kLeast = static_cast<int>(sizeof(T));  // steps of up to 32 channels
-  p.k <= 32 ? input_tensor<T, Channels, kLeast>(cuda, p, shape)
-            : input_tensor<T, Channels, 2 * kLeast>(cuda, p, shape);
+  launch_kernel(cuda, shape,
+                p.k <= 32 ? conv2d_first_input_tensor<T, Channels, kLeast, Split>
+                          : conv2d_first_input_tensor<T, Channels, 2 * kLeast, Split>,
+                p);
+}
+
+template <class T, bool Split>
+void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape, int channels) {
+  switch (channels) {
+    case 1:
+      return input_tensor<T, Split, 1>(cuda, p, shape);
+    case 3:
+      return input_tensor<T, Split, 3>(cuda, p, shape);
+    default:
+      return input_tensor<T, Split, 4>(cuda, p, shape);
+  }
 }
 
 void input_tensor(Cuda& cuda, const GatherCall& call) {
@@ -64,23 +73,17 @@ void input_tensor(Cuda& cuda, const GatherCall& call) {
   p.dx_width = FastDivisor(static_cast<uint32_t>(dx.w));
   const LaunchShape shape{dim3(exact_blocks(dx.n * plan.segments, "conv2d")), 256,
                           static_cast<size_t>(plan.shared)};
+  const int channels = static_cast<int>(dx.channels);
+  if (call.math() == ConvMath::f32) return input_tensor<float, true>(cuda, p, shape, channels);
   visit(TypeList<float, Half, BFloat16>{}, call.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    switch (dx.channels) {
-      case 1:
-        return input_tensor<T, 1>(cuda, p, shape);
-      case 3:
-        return input_tensor<T, 3>(cuda, p, shape);
-      default:
-        return input_tensor<T, 4>(cuda, p, shape);
-    }
+    input_tensor<typename decltype(type)::type, false>(cuda, p, shape, channels);
   });
 }
 
 }  // namespace
 
 void gather_first_input(Cuda& cuda, const GatherCall& call) {
-  call.math() == ConvMath::f32 ? input_plain(cuda, call) : input_tensor(cuda, call);
+  plan_first_input(call.problem()).shared > 0 ? input_tensor(cuda, call) : input_plain(cuda, call);
 }
 
 }  // namespace gradus

@@ -65,22 +65,34 @@ inline int64_t conv_first_input_shared(const ConvProblem& problem) {
 }
 
 // The kernel for dx on tensor cores: blocks walk down segments of an image's rows, `rows` of dy at
-// a time, some 128 pixels; as many blocks as run at a time, two on a multiprocessor.
+// a time: some 128 pixels, of which two blocks fit a multiprocessor, and there as many blocks as
+// that.
 struct FirstInputPlan {
   int64_t rows = 0, segments = 0, segment_rows = 0;
-  int64_t z_bytes = 0, shared = 0;
+  int64_t z_bytes = 0, shared = 0;  // none: the channels do not suit it, or do not fit
 };
 inline FirstInputPlan plan_first_input(const ConvProblem& problem) {
   FirstInputPlan plan;
+  if (halo_steps(problem.k, problem.dtype) == 0) return plan;
+  if (problem.n * problem.h * problem.q == 0) return plan;
+  if (halo_splits(problem) && problem.taps() * problem.k <= 64) return plan;
   const int64_t step_bytes = int64_t{halo_steps(problem.k, problem.dtype)} * 32;
-  plan.rows = std::clamp<int64_t>(128 / problem.q, 2, problem.h + 2);
   const int64_t most = std::clamp<int64_t>(2 * kHaloProcessors / problem.n, 1, problem.h);
   plan.segment_rows = std::max<int64_t>(8, ceil_div(problem.h, most));
   plan.segments = ceil_div(problem.h, plan.segment_rows);
   const int64_t pitch = ceil_div(9 * problem.c, 2) * 2;  // of z
-  plan.z_bytes = std::max(int64_t{sizeof(float)} * 2 * plan.rows * (problem.q + 4) * pitch,
-                          step_bytes * 9 * problem.c);
-  plan.shared = plan.z_bytes + 2 * ceil_div(plan.rows * problem.q, 16) * 16 * (step_bytes + 16);
+  // The small parts of the weights: 8 bytes of each lane for each 8 columns and 32 bytes.
+  const int64_t small_parts =
+      halo_splits(problem) ? step_bytes * ceil_div(9 * problem.c, 8) * 8 : 0;
+  plan.rows = std::clamp<int64_t>(128 / problem.q, 2, problem.h + 2) + 1;
+  do {
+    --plan.rows;
+    plan.z_bytes = std::max(int64_t{sizeof(float)} * 2 * plan.rows * (problem.q + 4) * pitch,
+                            step_bytes * 9 * problem.c);
+    plan.shared = small_parts + plan.z_bytes +
+                  2 * ceil_div(plan.rows * problem.q, 16) * 16 * (step_bytes + 16);
+  } while (plan.rows > 2 && plan.shared > kHaloSharedOfTwo);
+  if (plan.shared > kHaloShared) plan.shared = 0;
   return plan;
 }
 
@@ -98,9 +110,9 @@ inline bool conv_is_first(const ConvProblem& problem) {
     if (window.kernel != Pair(3) || window.stride != Pair(1) || window.dilation != Pair(1)) {
       return false;
     }
-    if (problem.math == ConvMath::f32) return conv_first_input_shared(problem) <= kHaloShared;
-    return halo_steps(problem.k, problem.dtype) > 0 && problem.n > 0 && problem.q > 0 &&
-           problem.p * problem.q <= INT32_MAX && plan_first_input(problem).shared <= kHaloShared;
+    if (problem.p * problem.q > INT32_MAX) return false;
+    if (plan_first_input(problem).shared > 0) return true;
+    return problem.math == ConvMath::f32 && conv_first_input_shared(problem) <= kHaloShared;
   }
   if (problem.kind == ConvProblem::Kind::weight && problem.taps() * problem.c > 40) return false;
   return conv_first_shared(problem) <= kHaloShared;

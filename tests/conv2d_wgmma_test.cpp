@@ -180,6 +180,52 @@ TEST_F(Conv2dWgmmaCuda, StrictF32WeightsAreAtMostTwiceAsFarOffAsPlainMultiplyAdd
   }
 }
 
+// The same of every 97th element of dx, all of which read 3 x 3 pixels of dy.
+Errors strict_input_errors(int64_t c, int64_t k, double low) {
+  const int64_t side = 32, kernel = 3, extent = side + kernel - 1;
+  const TensorOptions f32{.device = kCuda};
+  const Tensor dy = rand({1, k, extent, extent}, f32, nullptr, low, 1.0);
+  const Tensor w = rand({k, c, kernel, kernel}, f32, nullptr, low, 1.0);
+  const auto dx = [&](DType dtype) {
+    const MatmulPrecisionGuard precision(MatmulPrecision::strict);
+    const Tensor x = Tensor::zeros({1, c, side, side}, {.dtype = dtype, .device = kCuda})
+                         .set_requires_grad(true);
+    conv2d(x, w.to(dtype), {}, {.padding = 2}).backward(dy.to(dtype));
+    return x.grad().to_vector<double>();
+  };
+  const auto got = dx(DType::f32), exact = dx(DType::f64);
+  const auto ys = dy.to_vector<float>(), ws = w.to_vector<float>();
+  Errors errors;
+  int count = 0;
+  for (size_t at = 0; at < got.size(); at += 97, ++count) {
+    const auto out = static_cast<int64_t>(at);
+    const int64_t in = out / (side * side), u = out / side % side, v = out % side;
+    float sum = 0;
+    for (int64_t r = 0; r < kernel; ++r) {
+      for (int64_t s = 0; s < kernel; ++s) {
+        for (int64_t channel = 0; channel < k; ++channel) {
+          const int64_t from = (channel * extent + u + 2 - r) * extent + v + 2 - s;
+          const int64_t weight = ((channel * c + in) * kernel + r) * kernel + s;
+          sum = std::fma(ys[static_cast<size_t>(from)], ws[static_cast<size_t>(weight)], sum);
+        }
+      }
+    }
+    errors.device += std::pow(got[at] - exact[at], 2);
+    errors.plain += std::pow(sum - exact[at], 2);
+  }
+  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+}
+
+TEST_F(Conv2dWgmmaCuda, StrictF32InputsAreAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
+  for (const auto& [c, k] : {std::pair{1, 32}, {3, 64}, {32, 32}, {32, 64}, {64, 64}}) {
+    for (const double low : {-1.0, 0.0}) {
+      const Errors errors = strict_input_errors(c, k, low);
+      EXPECT_LE(errors.device, 2 * errors.plain) << c << " -> " << k << " from " << low;
+      EXPECT_GT(errors.plain, 0);
+    }
+  }
+}
+
 // One value in a field of zeros, times weights of 1, 1/3 and 0.
 void expect_keeps_what_is_not_ordinary(int64_t c, int64_t k, int64_t kernel) {
   SCOPED_TRACE(concat(c, " -> ", k, ", ", kernel, " x ", kernel));

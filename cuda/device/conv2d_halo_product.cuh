@@ -34,9 +34,6 @@ __device__ __forceinline__ void multiply_tap(float (&c)[M][N][4], const uint32_t
   }
 }
 
-// Steps whose sums the tensor cores add up in strict f32, 32 terms: they cut their sums off.
-inline constexpr int kSplitSteps = 4;
-
 // kSplitSteps of a tap in strict f32, of weights in two parts: the smaller products come first.
 template <int M, int N, int Steps>
 __device__ __forceinline__ void multiply_split(float (&c)[M][N][4], const uint32_t (&a_at)[M],

@@ -164,7 +164,7 @@ struct HaloWgradProduct {
         }
       }
     }
-    if (++short_steps == 4) add_short_sums();
+    if (++short_steps == kSplitSteps) add_short_sums();
   }
 
   // Adds the pixels from `first` on that one product takes.

@@ -12,6 +12,9 @@ struct SplitFloat {
   float small;  // x - big, exact; of its 12 bits the tensor cores drop the last one
 };
 
+// Products of 8 terms that the tensor cores add up in one sum: they cut their sums off.
+inline constexpr int kSplitSteps = 4;
+
 inline constexpr float kRoundsToInfinity = 3.4019929e38f;  // 2^128 - 2^116
 
 // big is x rounded to nearest, ties away from zero, but never from a finite x to infinity. Infinity
