@@ -1,12 +1,11 @@
 // Convolution (cross-correlation, as in every deep-learning framework) over two spatial axes.
 //
-//   y[n,k,p,q] = bias[k] + Σ_{c,r,s} x[n, g·C + c, p·stride_h - pad_h + r·dil_h, q·stride_w - pad_w
-//   + s·dil_w]
-//                                     · w[k,c,r,s]
+//   y[n,k,p,q] = bias[k] + Σ_{c,r,s} x[n, g·C + c, h(p,r), w(q,s)] · w[k,c,r,s]
+//   h(p,r)     = p·stride_h - pad_h + r·dil_h,  w(q,s) = q·stride_w - pad_w + s·dil_w
 // with C = c/groups channels per group, g the group of output channel k, zeros outside x.
 //
 //   dx[n,c,h,w] = Σ over every (k,r,s,p,q) that reads x[n,c,h,w] of  dy[n,k,p,q] · w[k,c,r,s]
-//   dw[k,c,r,s] = Σ_{n,p,q} dy[n,k,p,q] · x[n, g·C + c, ...]
+//   dw[k,c,r,s] = Σ_{n,p,q} dy[n,k,p,q] · x[n, g·C + c, h(p,r), w(q,s)]
 //   dbias[k]    = Σ_{n,p,q} dy[n,k,p,q]
 //
 // Formula: https://pytorch.org/docs/stable/generated/torch.nn.Conv2d.html

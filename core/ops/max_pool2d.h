@@ -1,12 +1,13 @@
 // Maximum over windows of the two spatial axes.
 //
-//   y[n,c,p,q] = max over (r,s) of x[n,c, p·stride_h - pad_h + r·dil_h, q·stride_w - pad_w +
-//   s·dil_w] index[n,c,p,q] = r·S + s of the element taken: the first of equals in row-major order;
-//   a NaN wins
-//                    over every number
-//   dx[n,c,h,w] = Σ over the windows that took x[n,c,h,w] of dy[n,c,p,q]
+//   y[n,c,p,q]     = max over (r,s) of x[n,c, h(p,r), w(q,s)]
+//   index[n,c,p,q] = r·S + s of the element taken
+//   dx[n,c,h,w]    = Σ over the windows that took x[n,c,h,w] of dy[n,c,p,q]
+//   h(p,r)         = p·stride_h - pad_h + r·dil_h,  w(q,s) = q·stride_w - pad_w + s·dil_w
 //
-// Padding never wins. Formula: https://pytorch.org/docs/stable/generated/torch.nn.MaxPool2d.html
+// Of equal elements the first in row-major order is taken; a NaN wins over every number, padding
+// never.
+// Formula: https://pytorch.org/docs/stable/generated/torch.nn.MaxPool2d.html
 #pragma once
 
 #include "core/backend.h"
