@@ -10,6 +10,7 @@ cold rotates over copies of the operands of 400 MB in all. Backward includes the
 parameters. Needs PyTorch 2.4 or later with CUDA.
 """
 import argparse
+import functools
 import json
 import re
 import statistics
@@ -139,16 +140,21 @@ def time_module(module, row, repeats=15):
     return forward, both - forward
 
 
+@functools.lru_cache(maxsize=1)  # the cold and the warm row of a case follow each other
+def modules(layer, case, shape, dtype, compiled):
+    """PyTorch's modes by name, none where it has no such layer; dtype keeps them apart."""
+    module = twin(layer, case, json.loads(shape))
+    if module is None or not compiled:
+        return {} if module is None else {"eager": module}
+    torch._dynamo.reset()
+    return {"eager": module, "compile": torch.compile(module)}
+
+
 def rival(row, compiled):
     """Best forward and backward ms of PyTorch's modes, each with the mode's name."""
-    module = twin(row["layer"], row["case"], json.loads(row["shape"]))
-    if module is None:
-        return None
-    modes = {"eager": time_module(module, row)}
-    if compiled:
-        torch._dynamo.reset()
-        modes["compile"] = time_module(torch.compile(module), row)
-    return [min((times[side], mode) for mode, times in modes.items()) for side in (0, 1)]
+    modes = modules(row["layer"], row["case"], row["shape"], row["dtype"], compiled)
+    times = {mode: time_module(module, row) for mode, module in modes.items()}
+    return [min((ms[side], mode) for mode, ms in times.items()) for side in (0, 1)] if times else None
 
 
 def compile_row(row):
