@@ -5,17 +5,16 @@
 
 #include <stdexcept>
 
+#include "tests/support/text.h"
+
 namespace exercises {
 namespace {
 
 using gradus::explain::Layer;
+using gradus::test::contains;
 
 Grade grade_of(Layer layer, const std::function<Gradients(const Input&)>& backward) {
   return grade(layer, backward, "mine.cpp");
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(Exercises, EmptyOnesAreNotFilledIn) {

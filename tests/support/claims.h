@@ -4,19 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "autograd/explain/diagnosis.h"
 #include "autograd/explain/library.h"
+#include "tests/support/text.h"
 
 namespace gradus::test {
 
 using Values = std::vector<double>;
 
-inline bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 inline bool has(const std::vector<explain::Slip>& slips, explain::Slip slip) {
   return std::ranges::find(slips, slip) != slips.end();
 }
