@@ -98,12 +98,10 @@ Claimed::Power Claimed::power(const Values& scale) const {
 
 // In how many ways the claim is off in each group.
 void Claimed::count_free() {
-  std::vector<std::vector<size_t>> members(static_cast<size_t>(groups_.count));
-  for (size_t i = 0; i < values_.size(); ++i) members[at(groups_.of, i)].push_back(i);
   std::vector<Values> columns;
   for (const Numbers& part : groups_.parts) columns.push_back(values_of(part));
   const Values off = each(values_.size(), [&](size_t i) { return values_[i] - right_[i].value; });
-  for (const std::vector<size_t>& group : members) {
+  for (const std::vector<size_t>& group : members_of(groups_.of, groups_.count)) {
     const int64_t free = std::max<int64_t>(1, std::ssize(group) - groups_.bound);
     free_.push_back(std::min(free, ways_off(columns, off, weights_, group)));
   }

@@ -1,24 +1,41 @@
 #include "autograd/explain/diagnosis.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <optional>
+#include <set>
 #include <utility>
 
 #include "autograd/explain/judge.h"
 #include "autograd/explain/library.h"
+#include "autograd/explain/precisions.h"
 #include "core/error.h"
-#include "core/tolerance.h"
 
 namespace gradus::explain {
 namespace {
 
-void check_claim(const Setting& setting, std::string_view name, const Tensor& tensor,
-                 std::initializer_list<int64_t> counts) {
+void check_values(const Setting& setting, std::string_view name, const Tensor& tensor,
+                  std::initializer_list<int64_t> counts) {
   if (!tensor.defined()) return;
   const bool fits = std::ranges::find(counts, tensor.numel()) != counts.end();
   check(is_floating(tensor.dtype()) && fits, to_string(setting.layer), "the claimed ", name,
         " must have ", *counts.begin(), " floating values, got ", tensor);
+}
+
+void check_claims(const Setting& setting, const Inputs& inputs, const Claim& claim) {
+  const Layout layout = layout_of(setting, inputs.x.shape());
+  check(claim.dx.defined() || claim.dgamma.defined() || claim.dbeta.defined(),
+        to_string(setting.layer), "nothing is claimed: there is no dx, dgamma or dbeta");
+  check(inputs.gamma.defined() || !claim.dgamma.defined(), to_string(setting.layer),
+        "dgamma is claimed, but there is no gamma");
+  check(inputs.beta.defined() || !claim.dbeta.defined(), to_string(setting.layer),
+        "dbeta is claimed, but there is no beta");
+  check_values(setting, "dx", claim.dx, {inputs.x.numel()});
+  const Tensor& dx = claim.dx;
+  check(!dx.defined() || dx.rank() == 1 || dx.shape() == inputs.x.shape(), to_string(setting.layer),
+        "the claimed dx must have the shape of x, ", inputs.x.shape(), ", got ", dx);
+  check_values(setting, "dgamma", claim.dgamma, {layout.params, layout.samples * layout.params});
+  check_values(setting, "dbeta", claim.dbeta, {layout.params, layout.samples * layout.params});
 }
 
 // Nothing can be told from what is not finite, or from a gradient that is not.
@@ -79,6 +96,15 @@ bool is_constant(const Tensor& tensor) {
   return std::ranges::all_of(values, [&](double value) { return value == values[0]; });
 }
 
+// Why rounding leaves nothing of some of it.
+std::string hidden_text(const Finding& one) {
+  const bool sets = one.tensor == "dx";
+  return concat("rounding to ", to_string(one.exact_to), " leaves nothing of ", one.tensor,
+                sets ? " in " : " of ", one.hidden, sets ? " set" : " gamma",
+                one.hidden == 1 ? "" : "s", ": x lies too far from 0 for its spread, or overflows",
+                size_of(one.exact_to) == 2 ? ", or this dtype is too coarse" : "");
+}
+
 std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
                                      const std::vector<Finding>& findings) {
   const Layout layout = layout_of(setting, in.x.shape());
@@ -95,8 +121,7 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
   if (layout.samples == 1)
     reasons.push_back(
         "there is a single sample: neither a forgotten sum over the batch nor statistics of "
-        "another "
-        "one show");
+        "another one show");
   if (layout.m == 1) reasons.push_back("a set has one element: xhat and dx are 0");
   if (layout.m > 1 && layout.m <= (setting.has_mean() ? 3 : 2)) {
     reasons.push_back(concat("a set has ", layout.m,
@@ -104,15 +129,8 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
                              "wrong looks alike"));
   }
   if (is_constant(in.x)) reasons.push_back("x is the same everywhere: xhat is 0");
-  for (const Finding& one : findings) {
-    if (one.hidden == 0) continue;
-    const bool sets = one.tensor == "dx";
-    reasons.push_back(concat("rounding to ", to_string(one.exact_to), " leaves nothing of ",
-                             one.tensor, sets ? " in " : " of ", one.hidden,
-                             sets ? " set" : " gamma", one.hidden == 1 ? "" : "s",
-                             ": x lies too far from 0 for its spread, or overflows",
-                             size_of(one.exact_to) == 2 ? ", or this dtype is too coarse" : ""));
-  }
+  for (const Finding& one : findings)
+    if (one.hidden > 0) reasons.push_back(hidden_text(one));
   return reasons;
 }
 
@@ -131,138 +149,40 @@ std::string small_mistakes(const std::vector<Finding>& findings) {
          " is hardly more than rounding may leave: compute in a finer dtype";
 }
 
+struct Case {
+  Problem problem;
+  Zoo zoo;
+};
+
 // Inputs in the precisions that were needed.
 class Cases {
  public:
   Cases(const Setting& setting, const Inputs& inputs) : setting_(setting), inputs_(inputs) {}
 
-  struct Case {
-    Problem problem;
-    Zoo zoo;
-  };
-  // In the scope of the current precision.
-  const Case& here() {
-    const auto found = cases_.find({current_precision.storage, current_precision.work});
-    if (found != cases_.end()) return found->second;
-    Problem problem = problem_of(setting_, inputs_);
-    Zoo zoo = zoo_of(problem);
-    return cases_[{current_precision.storage, current_precision.work}] = {std::move(problem),
-                                                                          std::move(zoo)};
+  const Case& in_current_precision() {
+    const auto [found, is_new] = cases_.try_emplace(current_precision);
+    Case& one = found->second;
+    if (is_new) {
+      one.problem = problem_of(setting_, inputs_);
+      one.zoo = zoo_of(one.problem);
+    }
+    return one;
   }
 
  private:
   const Setting& setting_;
   const Inputs& inputs_;
-  std::map<std::pair<DType, DType>, Case> cases_;
+  std::map<Precision, Case> cases_;
 };
 
-// In what a claim may have been computed, from the finest on.
-std::vector<Precision> precisions(DType claim, DType inputs) {
-  std::vector<Precision> all{{claim, acc_dtype(claim)}};
-  if (claim == DType::f64) all.push_back({claim, DType::f32});
-  if (acc_dtype(claim) != claim) all.push_back({claim, claim});
-  if (unit_roundoff(inputs) > unit_roundoff(all.back().work)) all.push_back({claim, inputs});
-  return all;
-}
-
-struct Judged {
-  Finding finding;
-  Precision precision;
-
-  // What is wrong where it is finite.
-  Slip slip() const {
-    const bool partly = finding.slip == Slip::not_finite && !finding.also.empty();
-    return partly ? finding.also.front() : finding.slip;
-  }
-  bool is_named() const { return slip() != Slip::unknown && slip() != Slip::cannot_tell; }
-};
-
-void set_open(Finding& finding) {
-  finding.slip = Slip::cannot_tell;
-  finding.right_or_not = true;
-}
-
-// By the first precision that makes the claim right or gives it a name. A coarse one of which
-// rounding leaves nothing makes nothing right; but then it cannot be told. A name that was fitted
-// in a fine one may have a plain one in a coarse one, too.
-Judged judged(const Tensor& claim, DType inputs, const auto& judge) {
-  std::vector<Judged> all;
-  for (const Precision precision : precisions(claim.dtype(), inputs)) {
-    const RoundingScope scope(precision);
-    Judged one{judge(), precision};
-    one.finding.exact_to = unit_roundoff(precision.work) > unit_roundoff(precision.storage)
-                               ? precision.work
-                               : precision.storage;
-    one.finding.coarse = !all.empty();
-    if (all.empty() && one.is_named() && !one.finding.fitted) return one;
-    all.push_back(std::move(one));
-  }
-  Judged& first = all.front();
-  // In half precision throughout a right gradient may look like one of slightly other statistics.
-  const auto coarse = std::ranges::find_if(
-      all, [](const Judged& one) { return one.finding.coarse && one.slip() == Slip::none; });
-  if (coarse != all.end() && first.is_named() && size_of(claim.dtype()) == 2) {
-    if (coarse->finding.hidden > 0) set_open(coarse->finding);
-    return *coarse;
-  }
-  for (const Judged& one : all) {
-    const Finding& finding = one.finding;
-    if (one.slip() == Slip::none && finding.coarse && (first.is_named() || finding.hidden > 0))
-      continue;
-    if (!first.is_named() && one.is_named()) return one;
-    const bool listed = one.slip() == Slip::cannot_tell && !finding.right_or_not;
-    if (!first.is_named() || !finding.coarse || !(one.is_named() || listed) || finding.fitted)
-      continue;
-    first.finding.text += "; or: " + finding.text;
-    if (!listed) first.finding.also.push_back(finding.slip);
-    first.finding.also.insert(first.finding.also.end(), finding.also.begin(), finding.also.end());
-  }
-  if (first.is_named()) return first;
-  for (const Judged& one : all) {
-    if (one.slip() == Slip::cannot_tell && first.slip() == Slip::unknown) return one;
-    if (one.slip() != Slip::none && !one.finding.right_or_not) continue;
-    Judged open = one;
-    set_open(open.finding);
-    if (first.slip() == Slip::cannot_tell && !first.finding.right_or_not) {
-      open.finding.text = first.finding.text;
-      open.finding.also = first.finding.also;
-    }
-    return open;
-  }
-  return first;
-}
-
-using Visible = std::map<Slip, bool>;
-
-void find_blind_spots(Diagnosis& out, const Setting& setting, const Inputs& inputs,
-                      const Inputs& proposal, const Visible& here, const Visible& there) {
-  for (const auto& [slip, visible] : there) {
-    const auto found = here.find(slip);
-    if (visible && (found == here.end() || !found->second)) out.blind.push_back(slip);
-  }
+// Why the input shows no more, and what does.
+void propose(Diagnosis& out, const Setting& setting, const Inputs& inputs, const Inputs& proposal) {
   if (out.has_power() && out.is_named()) return;
   out.reasons = reasons_for(setting, inputs, out.findings);
   const std::string small = small_mistakes(out.findings);
   if (out.right() || !out.reasons.empty() || small.empty()) out.proposal = proposal;
   if (!small.empty()) out.reasons.push_back(small);
   if (out.reasons.empty()) out.reasons.emplace_back("its values happen to hide them");
-}
-
-void check_claims(const Setting& setting, const Inputs& inputs, const Claim& claim) {
-  const Layout layout = layout_of(setting, inputs.x.shape());
-  check(claim.dx.defined() || claim.dgamma.defined() || claim.dbeta.defined(),
-        to_string(setting.layer), "nothing is claimed: there is no dx, dgamma or dbeta");
-  check(inputs.gamma.defined() || !claim.dgamma.defined(), to_string(setting.layer),
-        "dgamma is claimed, but there is no gamma");
-  check(inputs.beta.defined() || !claim.dbeta.defined(), to_string(setting.layer),
-        "dbeta is claimed, but there is no beta");
-  check_claim(setting, "dx", claim.dx, {inputs.x.numel()});
-  const Tensor& dx = claim.dx;
-  check(!dx.defined() || dx.shape().rank() == 1 || dx.shape() == inputs.x.shape(),
-        to_string(setting.layer), "the claimed dx must have the shape of x, ", inputs.x.shape(),
-        ", got ", dx);
-  check_claim(setting, "dgamma", claim.dgamma, {layout.params, layout.samples * layout.params});
-  check_claim(setting, "dbeta", claim.dbeta, {layout.params, layout.samples * layout.params});
 }
 
 }  // namespace
@@ -282,38 +202,37 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
   check_claims(setting, inputs, claim);
   const Inputs proposal = draw_inputs(setting, telling_shape(setting, inputs.x.shape()), 1);
   Cases here(setting, inputs), there(setting, proposal);
-  Visible visible_here, visible_there;
+  std::set<Slip> visible_here, visible_there;
   Diagnosis out;
   const auto add = [&](std::string_view name, const Tensor& tensor, const auto& judge) {
     if (!tensor.defined()) return;
-    Judged one = judged(tensor, claim.inputs, judge);
-    out.findings.push_back(std::move(one.finding));
+    Judged one =
+        judged(tensor.dtype(), claim.inputs, [&] { return judge(here.in_current_precision()); });
     const RoundingScope scope(one.precision);
-    note_visible(visible_here, here.here().zoo, name);
-    note_visible(visible_there, there.here().zoo, name);
+    add_visible(visible_here, here.in_current_precision().zoo, name);
+    add_visible(visible_there, there.in_current_precision().zoo, name);
+    out.findings.push_back(std::move(one.finding));
   };
   FoundStatistics found;
-  add("dx", claim.dx, [&] {
-    const Cases::Case& now = here.here();
+  add("dx", claim.dx, [&](const Case& now) {
     FoundStatistics statistics;
     Finding finding = judge_dx(now.problem, now.zoo.dx, library.dx.to_vector<double>(),
                                claim.dx.to_vector<double>(), statistics);
     if (found.text.empty()) found = std::move(statistics);  // the finest
     return finding;
   });
-  add("dgamma", claim.dgamma, [&] {
-    const Cases::Case& now = here.here();
+  add("dgamma", claim.dgamma, [&](const Case& now) {
     std::vector<SumCandidate> candidates = now.zoo.dgamma;
     if (!found.text.empty())
       candidates.push_back({found.slip, "it has the same statistics as that dx",
                             dgamma_with(now.problem, found.statistics)});
     return judge_sum(now.problem, "dgamma", candidates, claim.dgamma.to_vector<double>());
   });
-  add("dbeta", claim.dbeta, [&] {
-    const Cases::Case& now = here.here();
+  add("dbeta", claim.dbeta, [&](const Case& now) {
     return judge_sum(now.problem, "dbeta", now.zoo.dbeta, claim.dbeta.to_vector<double>());
   });
-  find_blind_spots(out, setting, inputs, proposal, visible_here, visible_there);
+  std::ranges::set_difference(visible_there, visible_here, std::back_inserter(out.blind));
+  propose(out, setting, inputs, proposal);
   return out;
 }
 

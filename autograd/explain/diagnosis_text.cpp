@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autograd/explain/diagnosis.h"
+#include "autograd/explain/factors.h"
 
 namespace gradus::explain {
 
@@ -94,7 +95,6 @@ std::string fit_text(const Finding& one) {
 bool fit_tells(const Finding& one) {
   if (one.slip == Slip::none || one.right_or_not || one.factors.size() < 2) return false;
   if (one.slip == Slip::unknown) return one.residual <= 1e-3 * one.scale;
-  const auto is_one = [](double factor) { return std::abs(factor - 1) < 5e-5; };
   if (std::ranges::all_of(one.factors, is_one)) return false;
   return one.residual * one.share <= 10 * one.error;  // error / share: what rounding allows
 }

@@ -12,9 +12,6 @@
 namespace gradus::explain {
 namespace {
 
-// What nobody would take for a mistake.
-bool is_one(double factor) { return std::abs(factor - 1) < 5e-5; }
-
 // Others are no mistake in a factor.
 bool is_plausible(double factor) { return std::abs(factor) > 1e-6 && std::abs(factor) < 1e6; }
 

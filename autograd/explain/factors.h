@@ -1,6 +1,8 @@
 // What the factors say with which the formula's terms fit a claimed gradient.
 #pragma once
 
+#include <cmath>
+
 #include "autograd/explain/claimed.h"
 #include "autograd/explain/slips.h"
 
@@ -24,6 +26,9 @@ FactorSlip read_factors(const Problem& problem, const Candidate& candidate, cons
 
 // The same of one factor for all: a turned sign, a multiple.
 FactorSlip read_scale(const Problem& problem, const Numbers& right, const Claimed& claimed);
+
+// What nobody would take for a mistake.
+inline bool is_one(double factor) { return std::abs(factor - 1) < 5e-5; }
 
 // "0.5", "1.2", "1.0001": four digits, or six near 1.
 std::string rounded_factor(double factor);

@@ -37,6 +37,12 @@ Values solved(const std::vector<Values>& r, Values b) {
 
 }  // namespace
 
+std::vector<const Values*> pointers_to(const std::vector<Values>& columns) {
+  std::vector<const Values*> pointers;
+  for (const Values& column : columns) pointers.push_back(&column);
+  return pointers;
+}
+
 // Gram-Schmidt, twice over, since once may leave a part of columns that are nearly parallel.
 Fit fit(const std::vector<const Values*>& columns, const Values& target, const Values& weights,
         const std::vector<size_t>& at) {

@@ -11,6 +11,9 @@ struct Fit {
   std::vector<double> uncertain;  // how far off each may be for errors of the target within bounds
 };
 
+std::vector<const std::vector<double>*> pointers_to(
+    const std::vector<std::vector<double>>& columns);
+
 // target ≈ Σ factor·column over the elements `at` (empty: all of them). weights: 1/bound of the
 // target's error; elements of weight 0 say nothing.
 Fit fit(const std::vector<const std::vector<double>*>& columns, const std::vector<double>& target,

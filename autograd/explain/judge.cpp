@@ -32,8 +32,13 @@ class Verdict {
     if ((bits > 0 || fitted) && std::ranges::none_of(matches_, same))
       matches_.push_back({slip, text, bits, fitted});
   }
-  // What says the same as something else that has a name.
-  void offer_beside(Slip slip, const std::string& text) { offer(slip, text, needed_ / 2, true); }
+  // What is as good as something that has a name is said beside it, whatever its own evidence.
+  void offer_as_good(Slip slip, const std::string& text, double bits, bool fitted) {
+    if (named())
+      offer(slip, text, needed_ / 2, true);
+    else
+      offer(slip, text, bits, fitted);
+  }
 
   bool has(Slip slip) const {
     return std::ranges::any_of(matches_, [&](const Match& match) { return match.slip == slip; });
@@ -82,17 +87,11 @@ class Verdict {
   double needed_;
 };
 
-std::vector<Values> columns_of(const std::vector<Term>& terms) {
+// The factors with which the terms fit the claim best; empty where they cannot be told.
+Values fitted(const std::vector<Term>& terms, const Claimed& claimed) {
   std::vector<Values> columns;
   for (const Term& term : terms) columns.push_back(values_of(term.values));
-  return columns;
-}
-
-Values fitted(const std::vector<Term>& terms, const Claimed& claimed) {
-  const std::vector<Values> columns = columns_of(terms);
-  std::vector<const Values*> pointers;
-  for (const Values& column : columns) pointers.push_back(&column);
-  return fit_terms(pointers, claimed.values(), claimed.weights()).factors;
+  return fit_terms(pointers_to(columns), claimed.values(), claimed.weights()).factors;
 }
 
 // A term is missing: what the candidates say better than a reading of the factors.
@@ -153,56 +152,65 @@ Finding without_groups(Finding finding, const Claimed& claimed, std::string_view
   return finding;
 }
 
-// A plain multiple is as good as a formula that gives one here, and so is an eps.
-FoundStatistics offer_multiples(Verdict& verdict, const Problem& p, const Claimed& claimed,
-                                const Numbers& right) {
-  const FactorSlip scale = read_scale(p, right, claimed);
-  const auto offer = [&](const FactorSlip& one) {
-    if (one.slip == Slip::unknown) return;
-    if (verdict.named())
-      verdict.offer_beside(one.slip, one.text);
-    else
-      verdict.offer(one.slip, one.text, one.bits, one.fitted);
-  };
-  const bool plain = verdict.named();
-  offer(scale);
-  if (plain) return {};
-  FoundStatistics eps = explaining_eps(p, claimed, right);
-  if (!eps.text.empty() && (eps.bits > 0 || verdict.named()))
-    offer({eps.slip, eps.text, eps.bits, true});
-  return eps;
-}
-
-void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate>& candidates,
-                 const Claimed& claimed, FoundStatistics& statistics) {
-  const std::vector<Term>& terms = candidates.front().terms;
-  const Numbers right = sum_of(terms);
-  Verdict verdict(candidates.size());
+void offer_candidates(Verdict& verdict, const std::vector<Candidate>& candidates,
+                      const Claimed& claimed) {
   for (const Candidate& candidate : candidates) {
     const Numbers gradient = sum_of(candidate.terms);
     if (candidate.slip != Slip::none && claimed.agrees(gradient))
       verdict.offer(candidate.slip, candidate.text, spare(claimed.bits(gradient)));
   }
+}
+
+// A plain multiple is as good as a formula that gives one here, and so is an eps, which is
+// returned; one without evidence is left to offer_statistics().
+FoundStatistics offer_multiples(Verdict& verdict, const Problem& p, const Claimed& claimed,
+                                const Numbers& right) {
+  const FactorSlip scale = read_scale(p, right, claimed);
+  const bool by_formula = verdict.named();
+  if (scale.slip != Slip::unknown)
+    verdict.offer_as_good(scale.slip, scale.text, scale.bits, scale.fitted);
+  if (by_formula) return {};
+  FoundStatistics eps = explaining_eps(p, claimed, right);
+  if (!eps.text.empty() && (eps.bits > 0 || verdict.named()))
+    verdict.offer_as_good(eps.slip, eps.text, eps.bits, true);
+  return eps;
+}
+
+// What the factors of the terms say, unless something else says it better.
+void offer_factors(Verdict& verdict, const FactorSlip& factors) {
+  if (factors.slip == Slip::unknown || factors.slip == Slip::wrong_coefficients) return;
+  const bool said = is_missing(factors.slip) && verdict.has(factors.slip);
+  if (!said && !(verdict.named() && factors.fitted))
+    verdict.offer(factors.slip, factors.text, factors.bits, factors.fitted);
+}
+
+// Statistics that were fitted set by set, which are returned if they are what is wrong, and the eps
+// that was found before.
+FoundStatistics offer_statistics(Verdict& verdict, const Problem& p, const Claimed& claimed,
+                                 const Numbers& right, const FoundStatistics& eps) {
+  FoundStatistics found = explaining_statistics(p, claimed, right);
+  if (!found.text.empty()) verdict.offer(found.slip, found.text, found.bits, true);
+  if (!verdict.named()) found = {};
+  if (!eps.text.empty()) verdict.offer_as_good(eps.slip, eps.text, eps.bits, true);
+  return found;
+}
+
+// From what needs the least to be fitted to what needs the most.
+void judge_terms(Finding& finding, const Problem& p, const std::vector<Candidate>& candidates,
+                 const Claimed& claimed, FoundStatistics& statistics) {
+  const Numbers right = sum_of(candidates.front().terms);
+  Verdict verdict(candidates.size());
+  offer_candidates(verdict, candidates, claimed);
   const FoundStatistics eps = offer_multiples(verdict, p, claimed, right);
   if (verdict.named()) statistics = eps;
-  FactorSlip slip;
+  FactorSlip factors;
   if (!finding.factors.empty())
-    slip = read_factors(p, candidates.front(), finding.factors, claimed);
-  const bool plain = slip.slip != Slip::unknown && slip.slip != Slip::wrong_coefficients;
-  const bool said = is_missing(slip.slip) && verdict.has(slip.slip);
-  if (plain && !said && !(verdict.named() && slip.fitted))
-    verdict.offer(slip.slip, slip.text, slip.bits, slip.fitted);
+    factors = read_factors(p, candidates.front(), finding.factors, claimed);
+  offer_factors(verdict, factors);
   if (!verdict.has_plain()) try_two_slips(verdict, candidates, claimed, p);
-  if (!verdict.named()) {
-    statistics = explaining_statistics(p, claimed, right);
-    if (!statistics.text.empty())
-      verdict.offer(statistics.slip, statistics.text, statistics.bits, true);
-    if (!verdict.named()) statistics = {};
-    if (!eps.text.empty() && verdict.named()) verdict.offer_beside(eps.slip, eps.text);
-    if (!eps.text.empty()) verdict.offer(eps.slip, eps.text, eps.bits, true);
-  }
-  if (!verdict.named() && slip.slip == Slip::wrong_coefficients)
-    verdict.offer(slip.slip, slip.text, slip.bits, true);
+  if (!verdict.named()) statistics = offer_statistics(verdict, p, claimed, right, eps);
+  if (!verdict.named() && factors.slip == Slip::wrong_coefficients)
+    verdict.offer(factors.slip, factors.text, factors.bits, true);
   if (verdict.settle(finding)) return;
   const std::string where = where_text(claimed, "sets");
   finding.text += where.empty() ? unknown_text(p, claimed) : where;
@@ -269,6 +277,11 @@ namespace {
 // One value per sample and gamma: what they add up to.
 Finding judge_not_summed(Finding finding, const Problem& p, const Numbers& right,
                          const Values& claims) {
+  if (!is_finite(claims)) {
+    finding.slip = Slip::not_finite;
+    finding.text = "it holds an infinity or NaN";
+    return finding;
+  }
   Values sums(right.size());
   for (size_t i = 0; i < claims.size(); ++i) sums[i % sums.size()] += claims[i];
   bool fits = true;
@@ -321,13 +334,7 @@ Finding judge_sum(const Problem& p, std::string name, const std::vector<SumCandi
     most = std::max(most, std::abs(p.dy[i].value));
   }
   finding.scale = largest(scale);
-  if (claims.size() != right.size() && is_finite(claims))
-    return judge_not_summed(std::move(finding), p, right, claims);
-  if (claims.size() != right.size()) {
-    finding.slip = Slip::not_finite;
-    finding.text = "it holds an infinity or NaN";
-    return finding;
-  }
+  if (claims.size() != right.size()) return judge_not_summed(std::move(finding), p, right, claims);
   Groups entries{.count = std::ssize(right)};
   for (int64_t k = 0; k < entries.count; ++k) entries.of.push_back(k);
   const Claimed claimed(claims, right, std::move(entries));
@@ -338,23 +345,29 @@ Finding judge_sum(const Problem& p, std::string name, const std::vector<SumCandi
   return finding;
 }
 
-void note_visible(std::map<Slip, bool>& visible, const Zoo& zoo, std::string_view tensor) {
-  const auto note = [&](Slip slip, const Numbers& gradient, const Numbers& right) {
-    bool& seen = visible[slip];
-    for (size_t i = 0; i < right.size() && !seen; ++i) {
-      const double allowed = allowance(gradient[i]) + allowance(right[i]);
-      const double distance = std::abs(gradient[i].value - right[i].value);
-      seen = std::isfinite(allowance(right[i])) && !(distance <= allowed);
-    }
-  };
+namespace {
+
+bool differ(const Numbers& gradient, const Numbers& right) {
+  for (size_t i = 0; i < right.size(); ++i) {
+    const double allowed = allowance(gradient[i]) + allowance(right[i]);
+    const double distance = std::abs(gradient[i].value - right[i].value);
+    if (std::isfinite(allowance(right[i])) && !(distance <= allowed)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void add_visible(std::set<Slip>& visible, const Zoo& zoo, std::string_view tensor) {
   if (tensor == "dx") {
     const Numbers right = sum_of(zoo.dx.front().terms);
-    for (const Candidate& candidate : zoo.dx) note(candidate.slip, sum_of(candidate.terms), right);
+    for (const Candidate& one : zoo.dx)
+      if (!visible.contains(one.slip) && differ(sum_of(one.terms), right)) visible.insert(one.slip);
     return;
   }
   const std::vector<SumCandidate>& candidates = tensor == "dgamma" ? zoo.dgamma : zoo.dbeta;
-  for (const SumCandidate& candidate : candidates)
-    note(candidate.slip, candidate.values, candidates.front().values);
+  for (const SumCandidate& one : candidates)
+    if (differ(one.values, candidates.front().values)) visible.insert(one.slip);
 }
 
 }  // namespace gradus::explain

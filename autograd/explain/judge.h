@@ -1,7 +1,7 @@
 // Judges one claimed tensor: which candidate of the zoo it is, or what the fit says.
 #pragma once
 
-#include <map>
+#include <set>
 
 #include "autograd/explain/claimed.h"
 #include "autograd/explain/slips.h"
@@ -40,8 +40,8 @@ Finding judge_dx(const Problem& problem, const std::vector<Candidate>& candidate
 Finding judge_sum(const Problem& problem, std::string name,
                   const std::vector<SumCandidate>& candidates, const Values& claimed);
 
-// Notes for each slip of the zoo whether it changes that tensor: dx, dgamma or dbeta.
-void note_visible(std::map<Slip, bool>& visible, const Zoo& zoo, std::string_view tensor);
+// Adds the slips of the zoo that change that tensor by more than rounding: dx, dgamma or dbeta.
+void add_visible(std::set<Slip>& visible, const Zoo& zoo, std::string_view tensor);
 
 double largest(const Values& values);
 bool is_finite(const Values& values);

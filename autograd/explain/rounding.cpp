@@ -29,6 +29,10 @@ double largest_of(DType dtype) {
 
 }  // namespace
 
+DType Precision::coarser() const {
+  return unit_roundoff(work) > unit_roundoff(storage) ? work : storage;
+}
+
 Rounding rounding_of(DType dtype) {
   return {unit_roundoff(dtype), ulp(0.0, dtype), largest_of(dtype)};
 }
@@ -56,9 +60,7 @@ Number exp(const Number& x) {
 }
 
 Number as_input(double value) {
-  const bool by_work = work_rounding.unit > storage_rounding.unit;
-  const DType coarser = by_work ? current_precision.work : current_precision.storage;
-  return {value, std::abs(round_to(value, coarser) - value)};
+  return {value, std::abs(round_to(value, current_precision.coarser()) - value)};
 }
 
 Numbers as_inputs(const std::vector<double>& values) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cmath>
+#include <compare>
 #include <vector>
 
 #include "core/dtype.h"
@@ -19,6 +20,9 @@ namespace gradus::explain {
 struct Precision {
   DType storage = DType::f64;
   DType work = DType::f64;
+
+  DType coarser() const;
+  auto operator<=>(const Precision&) const = default;
 };
 
 struct Rounding {

@@ -27,7 +27,7 @@ struct SetValues {
   Number taken;  // m1, but 0 in rms_norm
 };
 
-// The elements of each set.
+// What the sets hold.
 std::vector<SetValues> sorted_by_set(const Problem& p, const Statistics& own) {
   const Numbers xhat = normalized(p, own), d = product(p.dy, p.gamma);
   const Sets sets = sets_of(p.layout.set);
@@ -62,12 +62,18 @@ Numbers shifted_dx(const Problem& p, const SetValues& set, const Shifted& by) {
   });
 }
 
-Shifted solve(const SetValues& set, const Claimed& claimed) {
-  const Values d = values_of(set.d), xhat = values_of(set.xhat), ones(d.size(), 1.0);
+// The set's claim as a sum of columns over the set.
+Fit fit_set(const SetValues& set, const Claimed& claimed,
+            const std::vector<const Values*>& columns) {
   const auto part = [&](const Values& all) {
     return each(set.at.size(), [&](size_t i) { return all[set.at[i]]; });
   };
-  const Fit found = fit({&d, &ones, &xhat}, part(claimed.values()), part(claimed.weights()));
+  return fit(columns, part(claimed.values()), part(claimed.weights()));
+}
+
+Shifted solve(const SetValues& set, const Claimed& claimed) {
+  const Values d = values_of(set.d), xhat = values_of(set.xhat), ones(d.size(), 1.0);
+  const Fit found = fit_set(set, claimed, {&d, &ones, &xhat});
   if (found.factors.empty()) return {};
   const auto number = [&](size_t k) { return Number(found.factors[k], found.uncertain[k]); };
   const Number a = number(0), b = number(1), c = number(2);
@@ -103,10 +109,7 @@ std::string in_words(const Problem& p, double most_shift, double most_stretch) {
 // The factor of d in a set's claim, if its projection is all that is beside it.
 std::optional<Number> factor_of_d(const SetValues& set, const Claimed& claimed) {
   const Values d = values_of(set.d), xhat = values_of(set.xhat);
-  const auto part = [&](const Values& all) {
-    return each(set.at.size(), [&](size_t i) { return all[set.at[i]]; });
-  };
-  const Fit found = fit({&d, &xhat}, part(claimed.values()), part(claimed.weights()));
+  const Fit found = fit_set(set, claimed, {&d, &xhat});
   if (found.factors.empty() || !(found.factors[0] > found.uncertain[0])) return {};
   return Number(found.factors[0], found.uncertain[0]);
 }
@@ -183,14 +186,14 @@ FoundStatistics explaining_eps(const Problem& p, const Claimed& claimed, const N
   std::vector<SetValues> sets = sorted_by_set(p, own);
   const auto variance = [&](const Number& rstd) { return pow(rstd, -2) - p.setting.eps; };
   std::ranges::sort(sets, {}, [&](const SetValues& set) { return -set.rstd.value; });
-  // The first that tells.
+  // The set of least variance that tells.
   const Values column = values_of(right);
   std::vector<Number> possible;
-  auto least = sets.begin();
-  for (; least != sets.end() && possible.empty(); ++least)
-    possible = possible_eps(p, *least, claimed, column);
-  if (possible.empty()) return {};
-  --least;
+  const auto least = std::ranges::find_if(sets, [&](const SetValues& set) {
+    possible = possible_eps(p, set, claimed, column);
+    return !possible.empty();
+  });
+  if (least == sets.end()) return {};
   // What is left of dx tells it best where the variance is large beside it.
   const std::vector<Number> more = possible_eps(p, sets.back(), claimed, column);
   possible.insert(possible.end(), more.begin(), more.end());

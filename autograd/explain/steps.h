@@ -21,6 +21,14 @@ auto each(size_t count, F&& f) {
 
 inline size_t at(const std::vector<int64_t>& of, size_t i) { return static_cast<size_t>(of[i]); }
 
+// The elements of each of `count` groups, by the number of each element's group.
+using Members = std::vector<std::vector<size_t>>;
+inline Members members_of(const std::vector<int64_t>& group, int64_t count) {
+  Members members(static_cast<size_t>(count));
+  for (size_t i = 0; i < group.size(); ++i) members[at(group, i)].push_back(i);
+  return members;
+}
+
 // Σ over the elements of each set, in their order; the same over those that share a gamma.
 inline Values sum_over_sets(const Layout& layout, const Values& values) {
   Values sums(static_cast<size_t>(layout.sets));

@@ -20,14 +20,6 @@ struct Part {
   Numbers column, right_part;
 };
 
-using Members = std::vector<std::vector<size_t>>;
-
-Members members_of(const Layout& layout) {
-  Members members(static_cast<size_t>(layout.sets));
-  for (size_t i = 0; i < layout.set.size(); ++i) members[at(layout.set, i)].push_back(i);
-  return members;
-}
-
 std::vector<Part> parts_of(const Problem& p) {
   const Statistics s = statistics_candidates(p)[0].statistics;
   const Sets sets = sets_of(p.layout.set);
@@ -68,9 +60,8 @@ struct Columns {
 // they do not give it. Parts that a set cannot tell apart count as fitting.
 std::optional<Values> fitting(const Columns& columns, const Claimed& claimed,
                               const std::vector<size_t>& at = {}) {
-  std::vector<const Values*> pointers;
-  for (const Values& column : columns.values) pointers.push_back(&column);
-  const Values factors = fit(pointers, columns.rest, claimed.weights(), at).factors;
+  const Values factors =
+      fit(pointers_to(columns.values), columns.rest, claimed.weights(), at).factors;
   if (factors.empty()) return at.empty() ? std::nullopt : std::optional(Values());
   const size_t count = at.empty() ? columns.rest.size() : at.size();
   for (size_t k = 0; k < count; ++k) {
@@ -174,7 +165,7 @@ std::string where_text(const Claimed& claimed, std::string_view groups) {
 
 std::string unknown_text(const Problem& p, const Claimed& claimed) {
   if (!p.setting.is_norm() || p.layout.m <= 3) return "";
-  const Members members = members_of(p.layout);
+  const Members members = members_of(p.layout.set, p.layout.sets);
   std::vector<Part> parts = parts_of(p);
   const int64_t fits = spanned(members, parts, claimed);
   if (fits < p.layout.sets) return no_sum_text(p, members, parts, fits, claimed);

@@ -85,6 +85,7 @@ set(GRADUS_PRIVATE_HEADERS
   autograd/explain/fit.h
   autograd/explain/judge.h
   autograd/explain/library.h
+  autograd/explain/precisions.h
   autograd/explain/rounding.h
   autograd/explain/slips.h
   autograd/explain/steps.h
