@@ -101,6 +101,36 @@ TEST(DiagnosisPower, OneCoarseValueIsNoEvidence) {
   EXPECT_EQ(judged(four).slip, Slip::batch_mean) << judged(four).text;
 }
 
+// 16 bits hide an eps of 1e-5 on any input in tenths, and one of 0.1 on none.
+TEST(DiagnosisPower, SaysWhatRoundingHides) {
+  for (const Layer layer : {Layer::batch_norm, Layer::group_norm, Layer::layer_norm,
+                            Layer::instance_norm, Layer::rms_norm}) {
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(to_string(layer), " ", to_string(dtype)));
+      Setting setting{.layer = layer}, without = setting;
+      without.eps = 0;
+      const Inputs in = draw_inputs(setting, {4, 6, 5}, 0);
+      const Diagnosis d = diagnose(setting, in, library_claim(without, in, dtype));
+      EXPECT_TRUE(d.right()) << d.text();
+      EXPECT_TRUE(d.has_power()) << d.text();
+      for (const Slip slip : {Slip::eps_missing, Slip::eps_outside_root})
+        EXPECT_TRUE(has(d.rounded_away, slip)) << to_string(slip) << "\n" << d.text();
+      EXPECT_FALSE(has(d.rounded_away, Slip::wrong_count)) << d.text();
+      EXPECT_TRUE(contains(d.text(), "Rounding hides, here and on inputs like this: ")) << d.text();
+      EXPECT_TRUE(contains(d.text(), "eps_missing, eps_outside_root. A finer dtype")) << d.text();
+      setting.eps = 0.1;
+      EXPECT_FALSE(diagnose(setting, in, library_claim(without, in, dtype)).right());
+      const Diagnosis large = diagnose(setting, in, library_claim(setting, in, dtype));
+      EXPECT_FALSE(has(large.rounded_away, Slip::eps_missing)) << large.text();
+    }
+    const Setting setting{.layer = layer};
+    const Inputs in = draw_inputs(setting, {4, 6, 5}, 0);
+    const Diagnosis fine = diagnose(setting, in, library_claim(setting, in));
+    EXPECT_TRUE(fine.rounded_away.empty()) << fine.text();
+    EXPECT_FALSE(contains(fine.text(), "Rounding hides")) << fine.text();
+  }
+}
+
 // With gamma = 2 everywhere, a gamma too much is a factor 2.
 TEST(DiagnosisPower, SaysAllThatAConstantGammaMakesAlike) {
   const Setting setting{.layer = Layer::group_norm};

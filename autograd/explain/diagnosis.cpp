@@ -202,7 +202,7 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
   check_claims(setting, inputs, claim);
   const Inputs proposal = draw_inputs(setting, telling_shape(setting, inputs.x.shape()), 1);
   Cases here(setting, inputs), there(setting, proposal);
-  std::set<Slip> visible_here, visible_there;
+  std::set<Slip> visible_here, visible_there, visible_in_f64;
   Diagnosis out;
   const auto add = [&](std::string_view name, const Tensor& tensor, const auto& judge) {
     if (!tensor.defined()) return;
@@ -211,6 +211,8 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
     const RoundingScope scope(one.precision);
     add_visible(visible_here, here.in_current_precision().zoo, name);
     add_visible(visible_there, there.in_current_precision().zoo, name);
+    const RoundingScope fine(Precision{});
+    add_visible(visible_in_f64, there.in_current_precision().zoo, name);
     out.findings.push_back(std::move(one.finding));
   };
   FoundStatistics found;
@@ -232,6 +234,8 @@ Diagnosis diagnose(const Setting& setting, const Inputs& given, const Claim& cla
     return judge_sum(now.problem, "dbeta", now.zoo.dbeta, claim.dbeta.to_vector<double>());
   });
   std::ranges::set_difference(visible_there, visible_here, std::back_inserter(out.blind));
+  visible_here.merge(visible_there);
+  std::ranges::set_difference(visible_in_f64, visible_here, std::back_inserter(out.rounded_away));
   propose(out, setting, inputs, proposal);
   return out;
 }

@@ -5,8 +5,8 @@
 //   const Diagnosis d = diagnose(setting, [](const Inputs& in) -> Claim { return mine(in); });
 //   std::puts(d.text().c_str());  // "dx: WRONG, gamma_outside: gamma was pulled ..."
 //
-// An input may hide slips (an upstream of ones, a constant gamma, a single sample): then the
-// diagnosis says which, why, and proposes an input that shows them.
+// An input may hide slips (an upstream of ones, a constant gamma, a single sample), as may a dtype:
+// the diagnosis says which and why, and proposes an input that shows them where one does.
 //
 // Each value of a gradient has its own bound of what it may be off, computed from the given tensors
 // by what every step of the formula rounds in the claim's dtype, in the worst case and to first
@@ -121,6 +121,7 @@ struct Finding {
 struct Diagnosis {
   std::vector<Finding> findings;     // one per claimed tensor
   std::vector<Slip> blind;           // slips that would not show on this input, but on the proposal
+  std::vector<Slip> rounded_away;    // that rounding hides on both; f64 shows them there
   std::vector<std::string> reasons;  // why, or why there is no name
   Inputs proposal;                   // an input that shows more; x is undefined where none would
 

@@ -124,6 +124,13 @@ std::string verdict_text(const Finding& one) {
   return fmt::format("{}: WRONG, {}: {}.\n", one.tensor, to_string(one.slip), one.text);
 }
 
+std::string listed(const std::vector<Slip>& slips) {
+  std::string out;
+  for (const Slip slip : slips)
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", to_string(slip));
+  return out;
+}
+
 std::string size_text(const Finding& one) {
   if (one.slip == Slip::not_finite && one.error == 0) return "";
   const bool right = one.slip == Slip::none;
@@ -157,10 +164,13 @@ std::string Diagnosis::text() const {
     out += verdict_text(one) + size_text(one);
     if (fit_tells(one)) out += fit_text(one);
   }
+  if (right() && !rounded_away.empty())
+    out +=
+        fmt::format("Rounding hides, here and on inputs like this: {}. A finer dtype shows them.\n",
+                    listed(rounded_away));
   if ((has_power() || !right()) && is_named()) return out;
-  for (size_t i = 0; i < blind.size() && right(); ++i)
-    out += fmt::format("{}{}", i == 0 ? "This input cannot tell " : ", ", to_string(blind[i]));
-  out += right() && !blind.empty() ? ":\n" : "Why this input cannot tell more:\n";
+  out += right() && !blind.empty() ? fmt::format("This input cannot tell {}:\n", listed(blind))
+                                   : "Why this input cannot tell more:\n";
   for (const std::string& reason : reasons) out += "- " + reason + "\n";
   if (!proposal.x.defined()) return out;
   return out + fmt::format("Try an x of shape {} with gamma and dy that vary.\n",
