@@ -76,6 +76,7 @@ TEST_F(CliExplainCheck, NamesWhatIsWrong) {
   set("dgamma", dgamma, {5});
   const ProcessResult result = check("rms_norm");
   EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.err, "");  // of the two that end with 1, an error has its text there
   EXPECT_TRUE(contains(result.out, "dx: right. ")) << result.out;
   EXPECT_TRUE(contains(result.out, "\n  Largest difference ")) << result.out;
   EXPECT_TRUE(
@@ -106,6 +107,7 @@ TEST_F(CliExplainCheck, ProposesAnInputThatGivesAName) {
   set("dgamma", dgamma, {1});
   const ProcessResult result = check("batch_norm");
   EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.err, "");
   EXPECT_TRUE(contains(result.out, "dgamma: WRONG, but this input cannot tell how")) << result.out;
   EXPECT_TRUE(contains(result.out, "--save FILE writes one.")) << result.out;
   EXPECT_EQ(check("batch_norm", {"--save", "better.npz"}).status, 1);
@@ -190,6 +192,7 @@ TEST_F(CliExplainCheck, RefusesFilesThatDoNotFit) {
   set("dX", dx, {3, 5});
   const ProcessResult unknown = check("rms_norm");
   expect_failure(unknown, 1, {"mine.npz", "'dX'", "none of rms_norm's names: x, dy, gamma, dx"});
+  EXPECT_EQ(unknown.out, "");
   EXPECT_FALSE(contains(unknown.err, "beta") || contains(unknown.err, "groups")) << unknown.err;
   arrays.erase("dX");
   set("dbeta", dx, {3, 5});

@@ -16,6 +16,7 @@ using CliCommands = Cli;
 
 TEST_F(CliCommands, HelpNamesEveryOption) {
   EXPECT_NE(gradus({"--help"}).out.find("train"), std::string::npos);
+  EXPECT_NE(gradus({"--help"}).out.find("Exit status: 0 for success; 1 "), std::string::npos);
   const ProcessResult help = gradus({"train", "--help"});
   EXPECT_EQ(help.status, 0);
   for (const char* option :

@@ -23,7 +23,7 @@ void add_bench_conv(CLI::App& bench, Action& action);
 void finish_output();
 
 // Exit statuses beside 0.
-inline constexpr int kFailed = 1;    // an error: its text has been printed
+inline constexpr int kFailed = 1;    // an error, on standard error; or a verdict other than right
 inline constexpr int kBadUsage = 2;  // the command line; and 130 after Ctrl-C
 
 }  // namespace gradus::cli

@@ -232,7 +232,8 @@ CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
                    "Say what is wrong with the gradients dx, dgamma, dbeta of such files, which "
                    "hold x and dy, too; may be repeated: --check in.npz --check dx=dx.npy; a gamma "
                    "that is not in them is 1, and the setting is the options', as is printed; exit "
-                   "status 1 if anything is wrong")
+                   "status 0 if all is right, 1 if anything is not or cannot be told, and after an "
+                   "error, which is on standard error")
       ->excludes(shape)
       ->excludes(values);
 }

@@ -73,7 +73,11 @@ int main(int argc, char** argv) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(0, 1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.footer("`gradus COMMAND --help` lists the options of a command.");
+  app.footer(
+      "`gradus COMMAND --help` lists the options of a command.\n"
+      "Exit status: 0 for success; 1 for an error, which standard error says, or where a command "
+      "that judges (compare, explain --check, bench conv) finds anything else than right; 2 for a "
+      "wrong command line; 130 after Ctrl-C.");
   Action action;
   add_train(app, action);
   add_compare(app, action);
