@@ -49,9 +49,8 @@ __device__ __forceinline__ void store_depthwise(const DepthwiseWgrad& p,
 }
 
 // math    as at DepthwiseWgrad; Bias: bias_sums[slice][c] = Σ dy[m][c]
-// grid    blocks for runs of rows of all images, tiles of columns and of channels (fastest); a
-// slice
-//         for each run of rows and tile of columns
+// grid    blocks for runs of rows of all images, tiles of columns and of channels (fastest); each
+//         run of rows and tile of columns is a slice
 // bytes   dy once, x once and its halo again from caches, partials
 // smem    the ring, and one of rows of dy; afterwards the threads' sums
 // order   rows of a thread in order, then the strips; slices are added by conv2d_reduce

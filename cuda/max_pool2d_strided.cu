@@ -88,9 +88,8 @@ struct TakenRow {
 };
 
 // math    dx = Σ dy over the windows that took the element
-// grid    1-D; a thread takes rows 2i and 2i + 1 of 2N neighbours of dx: here `across` is w / 2N
-// and
-//         `rows` is ceil(h / 2)
+// grid    1-D; a thread takes rows 2i and 2i + 1 of 2N neighbours of dx: `across` is w / 2N, `rows`
+//         ceil(h / 2)
 // bytes   fewest = actual from memory: dy and the index again for the row above, from the cache
 // needs   contiguous; w = 2q, N divides q; dx aligned to 2N elements, dy and index to N
 // order   windows in row-major order
