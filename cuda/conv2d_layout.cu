@@ -12,7 +12,7 @@ constexpr int kTile = 32;
 constexpr int kRows = 8;  // rows of a tile that a block handles at a time
 
 // math    to[n][channel][pixel] = from[n][channel][pixel], 0 for channels that only `to` has: the
-//         padding of groups; without any, transpose.cuh's
+//         padding of groups. Where there are none and rows become columns, transpose.cuh's
 // grid    one block of 32 x 8 threads per image and tile of 32 channels x 32 pixels
 // bytes   from and to once
 // smem    the tile, so that both sides are read and written along their own fastest axis
@@ -45,7 +45,14 @@ __global__ void __launch_bounds__(kTile* kRows)
   }
 }
 
-// The copy where no channels are added.
+// Whether no channels are added, and one side runs along the pixels, the other along the channels.
+// Channels-last to channels-last, as an unaligned tensor is copied, is no such thing.
+bool is_transpose(const LayoutCopy& p) {
+  const bool turns =
+      p.from_strides.pixel == 1 ? p.to_strides.channel == 1 : p.to_strides.pixel == 1;
+  return turns && p.channels == p.to_channels;
+}
+
 Transpose transpose_of(const LayoutCopy& p) {
   const int64_t channels = int64_t{p.groups} * p.channels;
   const bool to_pixels = p.from_strides.pixel == 1;  // the rows of `from` are its channels
@@ -100,7 +107,7 @@ void copy_layout(Cuda& cuda, DType dtype, const LayoutCopy& p) {
     visit(Floating{}, dtype, [&](auto type) {
       using T = typename decltype(type)::type;
       using Word = word_t<static_cast<int>(sizeof(T))>;
-      if (p.channels == p.to_channels) {
+      if (is_transpose(p)) {
         return transpose(cuda, "conv2d", static_cast<Word*>(p.to), static_cast<const Word*>(p.from),
                          transpose_of(p));
       }

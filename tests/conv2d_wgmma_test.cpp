@@ -41,27 +41,36 @@ class Conv2dWgmmaCuda : public testing::Test {
   }
 };
 
-// y, dx, dw, dbias in `dtype`.
-std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format) {
+// The values in a view that begins `offset` elements into its buffer.
+Tensor moved(const Tensor& dense, int64_t offset) {
+  const TensorOptions options{.dtype = dense.dtype(), .device = dense.device()};
+  Tensor view = Tensor::empty({dense.numel() + offset}, options)
+                    .as_strided(dense.shape(), dense.strides(), offset);
+  return view.copy_(dense);
+}
+
+// y, dx, dw, dbias in `dtype`, of x and dy that begin `offset` elements into their buffers.
+std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format,
+                            int64_t offset = 0) {
   const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
     return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
                                {.dtype = type, .device = kCuda, .format = layout});
   };
   const auto flat = MemoryFormat::contiguous;
-  const Tensor x = tensor(problem.x, 1, dtype, format).set_requires_grad(true);
+  const Tensor x = moved(tensor(problem.x, 1, dtype, format), offset).set_requires_grad(true);
   const Tensor w = tensor(problem.w, 2, dtype, flat).set_requires_grad(true);
   const Tensor bias = tensor({problem.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
   const Tensor y = conv2d(x, w, bias, problem.options);
-  y.backward(tensor(y.shape(), 4, dtype, format));
+  y.backward(moved(tensor(y.shape(), 4, dtype, format), offset));
   return {y.detach(), x.grad(), w.grad(), bias.grad()};
 }
 
-void expect_exact(const Problem& problem, MemoryFormat format) {
+void expect_exact(const Problem& problem, MemoryFormat format, int64_t offset = 0) {
   const char* const names[] = {"y", "dx", "dw", "dbias"};
   const std::vector<Tensor> wanted = results(problem, DType::f64, format);
   for (const ConvMode& mode : kConvModes) {
     const MatmulPrecisionGuard precision(mode.precision);
-    const std::vector<Tensor> got = results(problem, mode.dtype, format);
+    const std::vector<Tensor> got = results(problem, mode.dtype, format, offset);
     for (size_t i = 0; i < got.size(); ++i) {
       SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format, " ", names[i]));
       std::vector<double> rounded = wanted[i].to_vector<double>();
@@ -75,6 +84,20 @@ TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
   for (const Problem& problem : kProblems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
       expect_exact(problem, format);
+  }
+}
+
+// What the fast paths cannot read in place is copied, from channels-last to channels-last as well.
+TEST_F(Conv2dWgmmaCuda, UnalignedViewsAgreeExactlyWithF64) {
+  const Problem problems[] = {{{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
+                              {{2, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
+                              {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
+                              {{4, 128, 17, 19}, {128, 128, 3, 3}, {.stride = 2, .padding = 1}},
+                              {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
+                              {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}}};
+  for (const Problem& problem : problems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+      expect_exact(problem, format, 1);
   }
 }
 
