@@ -27,7 +27,7 @@ struct ForwardFinish {
   using A = acc_t<T>;
   using Terms = BatchNormForwardTerms<A>;
   MomentsOf<T> of;
-  const Moments<A>* parts = nullptr;  // null: evaluation
+  const Moments<A>* parts = nullptr;  // null: there are no chunks
   const A *gamma = nullptr, *beta = nullptr;
   A *mean = nullptr, *rstd = nullptr;
   A *running_mean = nullptr, *running_var = nullptr;  // null: not updated

@@ -9,7 +9,7 @@
 namespace gradus {
 namespace {
 
-// Strict f32 of many channels.
+// Strict f32 of many channels, or of short sums.
 void input_plain(Cuda& cuda, const GatherCall& call) {
   using Tile = FirstInputTile;
   const Image &dy = call.in, &dx = call.out;

@@ -106,7 +106,7 @@ inline int halo_width(int64_t columns, DType dtype, bool split) {
   return columns <= 32 || split ? 32 : 64;
 }
 
-// A gather with its tiles, and what a launch of it takes; no stages: it does not fit.
+// A gather with its tiles, and what a launch of it takes; no blocks: it does not fit.
 struct HaloGatherPlan {
   HaloGather shape;
   int steps = 0, width = 0;
@@ -223,7 +223,7 @@ inline std::vector<HaloGatherPlan> halo_gather_plans(const ConvProblem& problem)
   return plans;
 }
 
-// A weight gradient with its tiles and warps; no blocks: it does not fit.
+// A weight gradient with its tiles and warps; no slices: it does not fit.
 struct HaloWgradPlan {
   HaloWgrad shape;
   int steps = 0;       // of a pixel of x

@@ -25,7 +25,7 @@ void wgrad_gemm_plain(Cuda&, const WgradGemm&, const ConvWgradPlan&);
 
 // Few input channels per group, conv2d_direct.cu; fills in what `lanes` decides.
 void direct_gather(Cuda&, DType, DirectGather, const ConvDirectPlan& lanes, bool divided);
-// The partial weight gradients, or those of the bias where x is null.
+// The partial weight gradients; fills in likewise.
 void direct_wgrad(Cuda&, DType, DirectWgrad, const ConvDirectPlan& lanes, const Chunks&);
 
 // Copies [n, channels, pixels] between layouts, conv2d_layout.cu.

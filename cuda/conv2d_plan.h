@@ -65,8 +65,8 @@ inline int64_t conv_first_input_shared(const ConvProblem& problem) {
 }
 
 // The kernel for dx on tensor cores: blocks walk down segments of an image's rows, `rows` of dy at
-// a time: some 128 pixels, of which two blocks fit a multiprocessor, and there as many blocks as
-// that.
+// a time, some 128 pixels; two blocks fit a multiprocessor, and an image has as many segments as
+// let all run at once.
 struct FirstInputPlan {
   int64_t rows = 0, segments = 0, segment_rows = 0;
   int64_t z_bytes = 0, shared = 0;  // none: the channels do not suit it, or do not fit
