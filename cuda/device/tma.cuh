@@ -14,10 +14,6 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
-}
-
 // The box of `map` at (x, y), x the inner axis.
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, SharedBarrier barrier,
                                          int x, int y) {
