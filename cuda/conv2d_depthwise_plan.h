@@ -8,7 +8,7 @@ namespace gradus {
 // Neighbouring columns of outputs of a thread: of a gather, and of dy.
 inline constexpr int kDepthwiseStrip = 2, kDepthwiseWgradStrip = 4;
 inline constexpr int kDepthwiseMostStrips = 8;  // of a block
-inline constexpr int kDepthwiseRows = 16;       // of a gather's block, at most
+inline constexpr int kDepthwiseRows = 8;        // of a gather's block, at most
 
 // What the blocks of the depthwise kernels have: `strips` of columns of outputs, 128 bytes of
 // channels, and of a gather a tile of rows of an image, of the weight gradient a run of rows of all

@@ -143,19 +143,10 @@ inline bool conv_is_shift(const ConvProblem& problem) {
   return plan_shift(problem).positions > 0 || plan_shift_wgrad(problem).width > 0;
 }
 
-// Whether halo tiles come before the shared taps of Hopper's products, which multiply by 64 output
-// channels however few there are.
-inline bool conv_prefers_halo(const ConvProblem& problem) {
-  const int64_t out = problem.kind == ConvProblem::Kind::input ? problem.c : problem.k;
-  return std::max(problem.channels(), out) <= 32 && plan_shift(problem).positions > 0 &&
-         conv_is_halo(problem);
-}
-
 inline ConvPath plan_conv_path(const ConvProblem& problem) {
   if (conv_is_depthwise(problem)) return ConvPath::depthwise;
   if (conv_is_first(problem)) return ConvPath::first;
   if (conv_is_direct(problem.channels(), problem.taps())) return ConvPath::direct;
-  if (conv_prefers_halo(problem)) return ConvPath::halo;
   if (conv_is_shift(problem)) return ConvPath::shift;
   if (conv_takes_wgmma(problem)) return ConvPath::wgmma;
   if (conv_is_product(problem)) return ConvPath::product;

@@ -13,7 +13,9 @@ struct ShiftPlan {
   int rows = 0, pitch = 0, row_tiles = 0, box_rows = 0;
   int row_bytes = 0, slices = 0;  // of a pixel in shared memory; such parts of its channels
   int weight_bytes = 0, stage_bytes = 0, stages = 0;
-  // Positions of the longest-working multiprocessor and of a tile that overlaps no other.
+  // Of the longest-working multiprocessor, in the time of a product's position: its tiles and one
+  // that overlaps no other, each with what it takes whatever its size. With two stages the copies
+  // of a tile wait for another's stores.
   int64_t cost = 0;
   ConvAxisPart h = {}, w = {};
   int64_t shared_bytes() const { return 2048 + weight_bytes + int64_t{stages} * stage_bytes; }
@@ -43,7 +45,8 @@ inline ShiftPlan plan_shift_tiles(const ConvProblem& problem, ShiftPlan plan, in
   plan.weight_bytes = static_cast<int>(weights);
   plan.stage_bytes = static_cast<int>(stage);
   plan.stages = static_cast<int>(stages);
-  plan.cost = (ceil_div(problem.n * plan.row_tiles, kBlocks) + 1) * positions;
+  plan.cost = (ceil_div(problem.n * plan.row_tiles, kBlocks) + 1) * (positions + 32);
+  if (stages == 2) plan.cost = plan.cost * 4 / 3;
   return plan;
 }
 

@@ -53,15 +53,13 @@ inline std::vector<ConvPath> conv_paths(const ConvProblem& problem) {
   const auto add = [&](bool takes, ConvPath path) {
     if (takes) paths.push_back(path);
   };
-  const bool halo_first = conv_prefers_halo(problem);
   add(conv_is_depthwise(problem), ConvPath::depthwise);
   add(conv_is_first(problem), ConvPath::first);
   add(conv_is_direct(problem.channels(), problem.taps()), ConvPath::direct);
-  add(halo_first, ConvPath::halo);
   add(conv_is_shift(problem), ConvPath::shift);
   add(conv_takes_wgmma(problem), ConvPath::wgmma);
   add(conv_is_product(problem), ConvPath::product);
-  add(!halo_first && conv_is_halo(problem), ConvPath::halo);
+  add(conv_is_halo(problem), ConvPath::halo);
   paths.push_back(ConvPath::gemm);
   return paths;
 }

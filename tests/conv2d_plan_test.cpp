@@ -279,7 +279,7 @@ TEST(ConvPlan, DepthwiseBlocksCoverTheOutputs) {
   const auto blocks = [](Kind kind) {
     return plan_conv_depthwise(problem_of(kind, DType::bf16, 256, 1, 1, 32, kSame, 128)).blocks();
   };
-  EXPECT_EQ(blocks(Kind::forward), 2048);
+  EXPECT_EQ(blocks(Kind::forward), 4096);
   EXPECT_EQ(blocks(Kind::weight), 512);
 }
 

@@ -131,10 +131,10 @@ TEST(ConvWays, OfAnotherLayout) {
   ConvProblem p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
   p.ready = false, p.copies = true;
   EXPECT_EQ(names(p),
-            (std::vector<std::string>{"halo behind copies", "halo, estimate 2 behind copies",
-                                      "halo, estimate 3 behind copies",
-                                      "halo, estimate 4 behind copies", "shift behind copies",
-                                      "gemm 128x32", "gemm 64x64", "gemm 128x64", "gemm 128x128"}));
+            (std::vector<std::string>{
+                "shift behind copies", "halo behind copies", "halo, estimate 2 behind copies",
+                "halo, estimate 3 behind copies", "halo, estimate 4 behind copies", "gemm 128x32",
+                "gemm 64x64", "gemm 128x64", "gemm 128x128"}));
   p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
   p.ready = false, p.copies = true;
   const std::vector<std::string> first = names(p);
