@@ -54,16 +54,16 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
   }
 }
 
-// What one warp of activation_forward_mask does: kPacks packs per lane, 32 packs apart.
-template <bool Wide, int kPacks, class T, class F>
+// What one warp of activation_forward_mask does: kBitsPacks packs per lane, 32 packs apart.
+template <bool Wide, class T, class F>
 __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* mask, int64_t start,
                                                      int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  Pack<T, N> values[kPacks];
+  Pack<T, N> values[kBitsPacks];
 #pragma unroll
-  for (int u = 0; u < kPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
+  for (int u = 0; u < kBitsPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
 #pragma unroll
-  for (int u = 0; u < kPacks; ++u) {
+  for (int u = 0; u < kBitsPacks; ++u) {
     const int64_t first = start + u * 32 * N;
     uint32_t bits = 0;
     acc_t<T> results[N];
@@ -80,75 +80,64 @@ __device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* 
 }
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
-// grid:  1-D, one warp per kPacks · 32 packs of 16 bytes: pack u · 32 + lane for u = 0, 1, ...,
-//        so that each access of the warp is one run
+// grid:  1-D, one warp per kBitsPacks · 32 packs of 16 bytes: pack u · 32 + lane for u = 0, 1,
+//        ..., so that each access of the warp is one run
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to bytes by shuffles
 // needs: aligned: x and y aligned to 16 bytes
-template <int kPacks, class T, class F>
+template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
-  constexpr int N = kFullPack<T>;
+  constexpr int N = kFullPack<T>, kItems = kBitsPacks * 32 * N;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t begin = warp * kPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
+  const int64_t begin = warp * kItems, start = begin + threadIdx.x % 32 * N;
   if (begin >= count) return;
-  if (aligned && begin + kPacks * 32 * N <= count) {
-    forward_mask_of_warp<true, kPacks>(x, y, mask, start, count, f);
+  if (aligned && begin + kItems <= count) {
+    forward_mask_of_warp<true>(x, y, mask, start, count, f);
   } else {
-    forward_mask_of_warp<false, kPacks>(x, y, mask, start, count, f);
+    forward_mask_of_warp<false>(x, y, mask, start, count, f);
   }
 }
 
-template <bool Wide, int kPacks, class T, class F>
-__device__ __forceinline__ void backward_mask_of_warp(const uint8_t* mask, const T* dy, T* dx,
-                                                      int64_t start, int64_t count, const F& f) {
+template <bool Wide, class T, class F>
+__device__ __forceinline__ void backward_mask_of_pack(const uint8_t* mask, const T* dy, T* dx,
+                                                      int64_t first, int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  Pack<T, N> values[kPacks];
-  uint32_t bits[kPacks];
+  const Pack<T, N> values = load_upto<Wide, N>(dy, first, count);
+  const uint32_t bits = load_bits<N>(mask, first);
+  acc_t<T> results[N];
 #pragma unroll
-  for (int u = 0; u < kPacks; ++u) {
-    const int64_t first = start + u * 32 * N;
-    values[u] = load_upto<Wide, N>(dy, first, count);
-    bits[u] = Wide || first < count ? load_bits<N>(mask, first) : 0;
+  for (int j = 0; j < N; ++j) {
+    const Real<T> upstream(static_cast<acc_t<T>>(values[j]));
+    results[j] = to_acc<acc_t<T>>(f.df((bits >> j & 1u) != 0, upstream));
   }
-#pragma unroll
-  for (int u = 0; u < kPacks; ++u) {
-    acc_t<T> results[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const Real<T> upstream(static_cast<acc_t<T>>(values[u][j]));
-      results[j] = to_acc<acc_t<T>>(f.df((bits[u] >> j & 1u) != 0, upstream));
-    }
-    store_upto<Wide>(dx, start + u * 32 * N, count, narrow_pack<T>(results));
-  }
+  store_upto<Wide>(dx, first, count, narrow_pack<T>(results));
 }
 
 // math:  dx = df(bit, dy)
-// grid, needs: as activation_forward_mask
+// grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: dy and the mask read once, dx written once
-template <int kPacks, class T, class F>
+// needs: aligned: dy and dx aligned to 16 bytes
+template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, bool aligned, int64_t count,
                              const F f) {
   constexpr int N = kFullPack<T>;
-  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t begin = warp * kPacks * 32 * N, start = begin + threadIdx.x % 32 * N;
-  if (begin >= count) return;
-  if (aligned && begin + kPacks * 32 * N <= count) {
-    backward_mask_of_warp<true, kPacks>(mask, dy, dx, start, count, f);
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) * N;
+  if (first >= count) return;
+  if (aligned && first + N <= count) {
+    backward_mask_of_pack<true>(mask, dy, dx, first, count, f);
   } else {
-    backward_mask_of_warp<false, kPacks>(mask, dy, dx, start, count, f);
+    backward_mask_of_pack<false>(mask, dy, dx, first, count, f);
   }
 }
 
-// Calls launch(packs of a lane as an integral constant, blocks) for a map with a bit per element.
-template <class T, class Launch>
-void with_mask_blocks(int64_t count, const Launch& launch) {
-  const int64_t packs = ceil_div(count, kFullPack<T>);
-  with_map_packs(packs, [&](auto per_lane) {
-    launch(per_lane, exact_blocks(ceil_div(packs, per_lane * kElementThreads), "activation"));
-  });
+// The blocks of a map with a bit per element.
+template <class T>
+unsigned mask_blocks(int64_t count, int packs_per_thread) {
+  const int64_t items = int64_t{packs_per_thread} * kElementThreads * kFullPack<T>;
+  return exact_blocks(ceil_div(count, items), "activation");
 }
 
 template <class T>
@@ -164,10 +153,10 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       if (count == 0) return;
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
-      return with_mask_blocks<T>(count, [&](auto per_lane, unsigned blocks) {
-        activation_forward_mask<per_lane><<<blocks, kElementThreads, 0, cuda.stream()>>>(
-            x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
-      });
+      activation_forward_mask<<<mask_blocks<T>(count, kBitsPacks), kElementThreads, 0,
+                                cuda.stream()>>>(x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y),
+                                                 count, f);
+      return;
     }
   }
   map_elements<T>(cuda, args.y, args.x, Value<T, F>{f});
@@ -180,10 +169,8 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    with_mask_blocks<T>(count, [&](auto per_lane, unsigned blocks) {
-      activation_backward_mask<per_lane><<<blocks, kElementThreads, 0, cuda.stream()>>>(
-          args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
-    });
+    activation_backward_mask<<<mask_blocks<T>(count, 1), kElementThreads, 0, cuda.stream()>>>(
+        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }

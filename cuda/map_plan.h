@@ -12,6 +12,9 @@ constexpr int plan_map_packs(int64_t packs, int threads) {
   return packs <= kWavePacks * threads * kTargetBlocks ? kWavePacks : 1;
 }
 
+// The same of a map that writes a bit per element, at any size. (One that reads the bits: one.)
+inline constexpr int kBitsPacks = 2;
+
 // How often each thread of a copy writes a pack that repeats `count` times: up to 128 times where
 // `tiles` blocks, which have all packs side by side, then fill the card, else up to 32.
 inline Chunks plan_repeats(int64_t count, int64_t tiles) {
