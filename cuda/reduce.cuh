@@ -155,24 +155,17 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
     for (; i < end; i += step) take_rows<F, 1, N>(parts, from, plan.reduced, i, step);
   }
   start_next_kernel();
-  constexpr int kPair = kPairOf<N>;
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-#pragma unroll
-  for (int j = 0; j < N; j += kPair) {
-    PartOf<F, A> pair[kPair];
-#pragma unroll
-    for (int h = 0; h < kPair; ++h) pair[h] = parts[j + h];
-    store_parts<F>(slots, thread * N + j, pair);
-  }
+  store_parts<F>(slots, thread * N, parts);
   __syncthreads();
   write_columns<F, N>(slots, plan, output, block);
 }
 
-// The same for chunks of eight rows per thread, one turn: with parts that go from the rows to
-// shared memory, a multiprocessor has room for a third more of them, and all loads are under way at
-// once.
+// The same for chunks of eight rows per thread, one turn: parts go from the rows to shared memory,
+// a pair of columns at a time, and no empty part is merged before. A fourth block on a
+// multiprocessor is slower in bf16 (bench/log_reduce.md).
 template <class F, int N, class T>
-__global__ void __launch_bounds__(kReduceThreads, 4)
+__global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
@@ -184,6 +177,7 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
     Pack<T, N> packs[kRows];
     load_items<kColumnAxes<N>, kRows, N>(packs, block.first(x, plan), plan.reduced,
                                          block.chunk * plan.chunk_size + threadIdx.y, blockDim.y);
+    start_next_kernel();
 #pragma unroll
     for (int j = 0; j < N; j += kPair) {
       PartOf<F, A> parts[kPair];
@@ -196,7 +190,6 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
       store_parts<F>(slots, thread * N + j, parts);
     }
   }
-  start_next_kernel();
   __syncthreads();
   write_columns<F, N>(slots, plan, output, block);
 }

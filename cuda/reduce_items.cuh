@@ -160,19 +160,20 @@ struct ColumnUnit {
   }
 };
 
-// Where part i of a block lies in shared memory. Neighbouring threads store pairs of columns that
-// are N apart: they change places within their 32 words, so that each meets other banks.
-__device__ __forceinline__ int slot_of(int i) { return i ^ (i >> 4 & 6); }
-
-template <class F, class A, int kSlots, int kPair>
+// Stores the parts of neighbouring columns, the first of them in slot i.
+template <class F, class A, int kSlots, int kColumns>
 __device__ __forceinline__ void store_parts(A (&slots)[F::kFields][kSlots], int i,
-                                            const PartOf<F, A> (&parts)[kPair]) {
+                                            const PartOf<F, A> (&parts)[kColumns]) {
+  constexpr int kWide = kColumns < kFullPack<A> ? kColumns : kFullPack<A>;
 #pragma unroll
   for (int k = 0; k < F::kFields; ++k) {
-    Pack<A, kPair> pack;
 #pragma unroll
-    for (int h = 0; h < kPair; ++h) pack[h] = parts[h].v[k];
-    store_pack(&slots[k][slot_of(i)], pack);
+    for (int j = 0; j < kColumns; j += kWide) {
+      Pack<A, kWide> pack;
+#pragma unroll
+      for (int h = 0; h < kWide; ++h) pack[h] = parts[j + h].v[k];
+      store_pack(&slots[k][i + j], pack);
+    }
   }
 }
 
@@ -185,7 +186,7 @@ __device__ __forceinline__ PartOf<F, A> merge_column(A (&slots)[F::kFields][kSlo
   const auto load = [&](int slot) {
     PartOf<F, A> part;
 #pragma unroll
-    for (int k = 0; k < F::kFields; ++k) part.v[k] = slots[k][slot_of(slot)];
+    for (int k = 0; k < F::kFields; ++k) part.v[k] = slots[k][slot];
     return part;
   };
   const int first = group * rows * width + at;
@@ -197,7 +198,7 @@ __device__ __forceinline__ PartOf<F, A> merge_column(A (&slots)[F::kFields][kSlo
     __syncthreads();
     if (group >= half && group < 2 * half) {
 #pragma unroll
-      for (int k = 0; k < F::kFields; ++k) slots[k][slot_of(group * width + at)] = part.v[k];
+      for (int k = 0; k < F::kFields; ++k) slots[k][group * width + at] = part.v[k];
     }
     __syncthreads();
     if (group < half) {
