@@ -68,6 +68,7 @@ constexpr int most_lane_packs(int64_t element, int width, int tensors) {
 
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
+inline constexpr int kRowFewStages = 2;  // of the backward pass where rounds are few
 
 // Rows that a cluster of the backward pass has in shared memory at a time: the one whose dx is
 // being written, the one being added up, others on their way. `bytes`: a thread's of one tensor.
@@ -179,7 +180,8 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
   plan.overlaps = rounds <= 32;
   if (plan.overlaps) plan.runs = ceil_div(sets, rounds);
   // Rows that are fetched further ahead leave the last rounds, if few, with nothing to read.
-  if (plan.overlaps && plan.group != RowGroup::blocks) detail::keep_stages(plan, 2, 2, element);
+  if (plan.overlaps && plan.group != RowGroup::blocks)
+    detail::keep_stages(plan, detail::kRowFewStages, 2, element);
   plan.interleaved = true;
   return plan;
 }

@@ -140,9 +140,14 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   if (plan.group == RowGroup::blocks) {
     launch_rows(cuda, plan, row_norm_backward_row_in_cluster<T, N, kMost, kMean>, f, plan);
   } else {
+    constexpr int kFew = detail::kRowFewStages;
     with_row_kernel<T, N, 2>(plan, [&](auto packs, auto group) {
-      launch_rows(cuda, plan, row_norm_backward_row_in_registers<T, N, packs(), group(), kMean>, f,
-                  plan);
+      launch_rows(cuda, plan,
+                  plan.stages == kFew
+                      ? row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, kFew>
+                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean,
+                                                           detail::row_stages(packs())>,
+                  f, plan);
     });
   }
   launch_sum_parts<kMean>(cuda, f, plan.runs);
