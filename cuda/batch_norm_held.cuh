@@ -60,7 +60,7 @@ __device__ __forceinline__ void take_kept(Row& row, const Item (&kept)[K], int c
   }
 }
 
-// The same for shared memory, from pack i on to `end`.
+// The same for shared memory: groups of U packs from pack i on, those that end before `end`.
 template <class Of, int U, int kThreads, class Row, class T, int N>
 __device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int in_shared, int& i,
                                           int end) {
@@ -69,10 +69,6 @@ __device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int i
     Item items[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) items[u] = Of::template held<N>(held, i + u * kThreads, in_shared);
-    row.take(items);
-  }
-  for (; i < end; i += kThreads) {
-    Item items[1] = {Of::template held<N>(held, i, in_shared)};
     row.take(items);
   }
 }
@@ -116,14 +112,16 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     if (thread + k * kThreads < count) kept[k] = of.template load<N>(at.at);
   }
   constexpr int kFirst = kKept * kThreads, kGroup = U * kThreads;
-  // Sums of what has come are taken while the rest is under way.
-  constexpr int kStages = kKept > 0 ? 4 : 1;
+  // Sums of what has come are taken while the rest is under way. The kernel that keeps packs is
+  // long: its stages are a loop, as code must be fetched as well.
+  constexpr int kStages = kKept > 0 || Of::kInputs == 1 ? 4 : 1;
+  constexpr int kStagesInCode = kKept > 0 ? 1 : kStages;
   const int stage = (in_shared / kStages + kGroup - 1) / kGroup * kGroup;
   const auto end_of = [&](int s) {
     return s + 1 == kStages ? count - kFirst : min(count - kFirst, (s + 1) * stage);
   };
   int i = thread;
-#pragma unroll 1
+#pragma unroll kStagesInCode
   for (int s = 0; s < kStages; ++s) {
     for (; i < end_of(s); i += kThreads, at.step(plan))
       of.template hold<N>(held, i, in_shared, at.at);
@@ -136,11 +134,12 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   if (plan.cluster > 1) cluster_meet_second();
   if constexpr (kKept > 0) take_kept<U, kThreads>(row, kept, count);
   i = thread;
-#pragma unroll 1
+#pragma unroll kStagesInCode
   for (int s = 0; s < kStages; ++s) {
     wait_copies_but(kStages - 1 - s);
     take_held<Of, U, kThreads>(row, held, in_shared, i, end_of(s));
   }
+  take_held<Of, 1, kThreads>(row, held, in_shared, i, count - kFirst);
   const auto part = merge_held<kThreads>(row.part, mail, plan.cluster);
   if (thread < kWarp) {
     const Terms t = f.finish(c, of_c, part, writes);

@@ -98,22 +98,27 @@ inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_by
     plan.in_shared = static_cast<int>(std::max<int64_t>(0, plan.piece - in_registers));
     plan.bytes = plan.in_shared * pack_bytes * inputs;
   };
+  const int64_t narrow_blocks = rows.c * plan.cluster;
+  const bool fits = pieces(plan.cluster) * pack_bytes * inputs <= BatchNormHeld::kMostBytes;
+  const bool busy = narrow_blocks >= kBusyBlocks || rows.c * rows.packs * pack_bytes <= kSmall;
+  const bool narrow = fits && busy;
+  // Of one input, three or four narrow blocks for each multiprocessor are faster than a wide one.
+  const bool narrow_is_faster = narrow && inputs == 1 &&
+                                narrow_blocks >= 3 * BatchNormHeld::kWideBlocks &&
+                                narrow_blocks <= 4 * BatchNormHeld::kWideBlocks;
   while (plan.cluster > 1 && rows.c * plan.cluster > BatchNormHeld::kWideBlocks) plan.cluster /= 2;
   const int64_t blocks = rows.c * plan.cluster;
   const int64_t in_registers =
       int64_t{BatchNormHeld::kWideThreads} * BatchNormHeld::kWidePacks / inputs;
-  if (blocks <= BatchNormHeld::kWideBlocks && 8 * blocks >= 7 * BatchNormHeld::kWideBlocks &&
-      pieces(plan.cluster) >= in_registers &&
+  if (!narrow_is_faster && blocks <= BatchNormHeld::kWideBlocks &&
+      8 * blocks >= 7 * BatchNormHeld::kWideBlocks && pieces(plan.cluster) >= in_registers &&
       (pieces(plan.cluster) - in_registers) * pack_bytes * inputs + 2048 <= shared_limit) {
     plan.wide = true;
     hold(in_registers);
     return plan;
   }
   plan.cluster = BatchNormHeld::kMostBlocks;
-  const bool fits = pieces(plan.cluster) * pack_bytes * inputs <= BatchNormHeld::kMostBytes;
-  const bool busy =
-      rows.c * plan.cluster >= kBusyBlocks || rows.c * rows.packs * pack_bytes <= kSmall;
-  if (!fits || !busy) return {};
+  if (!narrow) return {};
   // A block should have a pack for each thread at least.
   while (plan.cluster > 1 && pieces(plan.cluster) < kBatchNormThreads) plan.cluster /= 2;
   hold(0);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <vector>
 
 namespace gradus {
@@ -59,6 +60,7 @@ TEST(BatchNormPlan, HeldRowsAreWalkedOnce) {
   expect_held_walked_once(7, 2, 784, 8);
   expect_held_walked_once(128, 64, 1024, 4);
   expect_held_walked_once(128, 32, 784, 8);
+  expect_held_walked_once(300, 32, 784, 8);
   EXPECT_EQ(
       plan_batch_norm_held(plan_batch_norm_rows(1024, 1 << 16, 64, 8), 16, 1, 227 * 1024).cluster,
       0);  // more elements than 32 bits count
@@ -134,15 +136,23 @@ TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
       }
     }
   }
-  // f32, 128 x 64 x 32 x 32: 512 KB a channel, half of them in each of two blocks; x and dy of it
-  // do not fit, in 16 bits they do.
-  for (const auto& [width, inputs] : {std::pair(4, 1), std::pair(8, 2)}) {
-    EXPECT_EQ(held(128, 64, 1024, width, inputs).cluster, 2);
-    EXPECT_TRUE(held(128, 64, 1024, width, inputs).wide);
-    EXPECT_EQ(held(128, 64, 1024, width, inputs).bytes, 192 * 1024);
-    // Where a block has less shared memory, eight blocks.
-    EXPECT_EQ(held(128, 64, 1024, width, inputs, 99 * 1024).cluster, 8);
+  // 128 x 64 x 32 x 32, forward: eight narrow blocks of a channel, three or four for each
+  // multiprocessor.
+  for (const int width : {4, 8}) {
+    EXPECT_EQ(held(128, 64, 1024, width, 1).cluster, 8);
+    EXPECT_FALSE(held(128, 64, 1024, width, 1).wide);
+    EXPECT_EQ(held(128, 64, 1024, width, 1).bytes, 256 / width * 1024);
   }
+  // Backward: x and dy of a channel, 512 KB in 16 bits, half of them in each of two blocks; in f32
+  // they do not fit. Forward, where channels are too long for narrow blocks, or few or many.
+  for (const auto& [n, c, width, inputs, cluster] :
+       {std::tuple(128, 64, 8, 2, 2), {150, 32, 4, 1, 4}, {128, 32, 4, 1, 4}, {40, 128, 4, 1, 1}}) {
+    EXPECT_EQ(held(n, c, 1024, width, inputs).cluster, cluster);
+    EXPECT_TRUE(held(n, c, 1024, width, inputs).wide);
+  }
+  EXPECT_EQ(held(128, 64, 1024, 8, 2).bytes, 192 * 1024);
+  // Where a block has less shared memory, eight blocks.
+  EXPECT_EQ(held(128, 64, 1024, 8, 2, 99 * 1024).cluster, 8);
   EXPECT_EQ(held(128, 64, 1024, 4, 2).cluster, 0);
   EXPECT_EQ(held(128, 80, 1024, 4, 1).cluster, 8);  // 80 blocks would leave the card idle, 160 wait
   EXPECT_EQ(held(256, 128, 3136, 4, 1).cluster, 0);
