@@ -151,6 +151,10 @@ TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
     EXPECT_TRUE(held(n, c, 1024, width, inputs).wide);
   }
   EXPECT_EQ(held(128, 64, 1024, 8, 2).bytes, 192 * 1024);
+  // What batch_norm_test computes on both.
+  EXPECT_TRUE(held(129, 32, 1000, 4, 1).wide);
+  EXPECT_FALSE(held(129, 60, 1000, 4, 1).wide);
+  EXPECT_EQ(held(129, 60, 1000, 4, 1).cluster, 8);
   // Where a block has less shared memory, eight blocks.
   EXPECT_EQ(held(128, 64, 1024, 8, 2, 99 * 1024).cluster, 8);
   EXPECT_EQ(held(128, 64, 1024, 4, 2).cluster, 0);

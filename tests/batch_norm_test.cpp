@@ -133,6 +133,33 @@ TEST_P(BatchNorm, AgreesWithPyTorch) {
   }
 }
 
+// Channels of 516 KB: on CUDA four wide blocks or eight narrow ones hold one, the last of which has
+// fewer packs. Values drift, so that none may be missing from the moments; all channels give one y.
+TEST_P(BatchNorm, LongChannelsThatClustersHold) {
+  const int64_t n = 129, s = 25 * 40;
+  std::vector<float> row(static_cast<size_t>(n * s));
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = static_cast<float>(i % 7 + 8 * i / row.size());
+    sum += row[i];
+    squares += row[i] * row[i];
+  }
+  const double count = static_cast<double>(n * s), mean = sum / count;
+  const double rstd = 1 / std::sqrt(squares / count - mean * mean);
+  for (const int64_t c : {32, 60}) {
+    const auto channels = static_cast<size_t>(c), plane = static_cast<size_t>(s);
+    const auto of_row = [&](size_t i) { return row[i / (channels * plane) * plane + i % plane]; };
+    std::vector<float> values(static_cast<size_t>(n * c * s));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = of_row(i) + static_cast<float>(i / plane % channels);
+    const Tensor x =
+        Tensor::from_vector(values, {n, c, 25, 40}, {.dtype = DType::f32, .device = GetParam()});
+    const std::vector<float> y = batch_norm(x, {}, {}, {}, {.eps = 0}).to_vector<float>();
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_NEAR(y[i], (of_row(i) - mean) * rstd, 1e-5) << "at " << i;
+  }
+}
+
 // Beyond 2^31 elements, +1 and -1 in turn along each channel; 10 GB of the device.
 TEST(BatchNormCudaFaultsSlow, D104_BeyondTwoToThe31Elements) {
   GRADUS_SKIP_WITHOUT(kCuda);
