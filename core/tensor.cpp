@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/launch.h"
@@ -135,6 +136,10 @@ Tensor Tensor::from_vector(const std::vector<T>& values, const Shape& shape,
   visit(AllTypes{}, options.dtype, [&](auto type) {
     using To = typename decltype(type)::type;
     To* data = result.raw().as<To>();
+    if (result.is_contiguous()) {
+      std::ranges::transform(values, data, [](T value) { return convert_to<To>(value); });
+      return;
+    }
     for_each_offset(shape, result.strides(), [&](int64_t i, int64_t offset) {
       data[offset] = convert_to<To>(values[static_cast<size_t>(i)]);
     });
@@ -149,6 +154,11 @@ std::vector<T> Tensor::to_vector() const {
   visit(AllTypes{}, dtype(), [&](auto type) {
     using From = typename decltype(type)::type;
     const From* data = host.raw().as<From>();
+    if (host.is_contiguous()) {
+      std::transform(data, data + numel(), values.begin(),
+                     [](From value) { return convert_to<T>(value); });
+      return;
+    }
     for_each_offset(shape(), host.strides(), [&](int64_t i, int64_t offset) {
       values[static_cast<size_t>(i)] = convert_to<T>(data[offset]);
     });

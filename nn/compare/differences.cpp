@@ -19,12 +19,14 @@ constexpr double kTolerance = 1e-5;    // of a gradient along v
 constexpr double kCorner = 0x1p-14;    // second difference as a share of the first
 constexpr double kRounding = 0x1p-48;  // of an output in f64, of its own size
 
-// +1 or -1: a bit of a hash (the finalizer of MurmurHash3), as this is most of the work.
+// +1 or -1: a bit of a hash (the finalizer of MurmurHash3), as this is most of the work; without a
+// branch, which would be taken by chance.
 double sign_of(uint64_t stream, uint64_t counter) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
   uint64_t bits = counter ^ (stream * 0x9e3779b97f4a7c15);
   bits = (bits ^ (bits >> 33)) * 0xff51afd7ed558ccd;
   bits = (bits ^ (bits >> 33)) * 0xc4ceb9fe1a85ec53;
-  return bits >> 63 != 0 ? 1.0 : -1.0;
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0) | (~bits & kSign));
 }
 
 Tensor like(const Numbers& values, const Tensor& tensor) {
