@@ -5,36 +5,28 @@
 #include <gtest/gtest.h>
 
 #include "cuda/conv2d_plan.h"
+#include "tests/support/conv_problem.h"
 
 namespace gradus {
 namespace {
 
-using Kind = ConvProblem::Kind;
-
 ConvProblem problem(Kind kind, DType dtype, int64_t c, int64_t k, int64_t h, int64_t w,
                     const Window& window) {
-  ConvProblem result{.kind = kind, .dtype = dtype, .math = ConvMath::tensor, .n = 64};
-  result.c = c, result.h = h, result.w = w;
-  result.k = k, result.p = window.positions(0, h), result.q = window.positions(1, w);
-  result.window = window;
-  result.ready = result.wgmma = true;
-  return result;
+  return on_hopper(problem_of(kind, dtype, 64, c, k, {h, w}, window));
 }
-
-const Window kThree{.kernel = 3, .padding = 1};
 
 TEST(ConvShiftPlan, TakesFewChannelsAndNoStride) {
   const auto taken = [](const ConvProblem& one) { return plan_conv_path(one) == ConvPath::shift; };
   for (const Kind kind : {Kind::forward, Kind::input}) {
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-      EXPECT_TRUE(taken(problem(kind, dtype, 32, 64, 14, 14, kThree)));
-      EXPECT_TRUE(taken(problem(kind, dtype, 64, 64, 14, 14, kThree)));
-      EXPECT_TRUE(taken(problem(kind, dtype, 32, 32, 28, 28, kThree)));
-      EXPECT_FALSE(taken(problem(kind, dtype, 128, 128, 14, 14, kThree)));
+      EXPECT_TRUE(taken(problem(kind, dtype, 32, 64, 14, 14, kSame)));
+      EXPECT_TRUE(taken(problem(kind, dtype, 64, 64, 14, 14, kSame)));
+      EXPECT_TRUE(taken(problem(kind, dtype, 32, 32, 28, 28, kSame)));
+      EXPECT_FALSE(taken(problem(kind, dtype, 128, 128, 14, 14, kSame)));
       EXPECT_FALSE(taken(problem(kind, dtype, 64, 64, 14, 14, {.kernel = 3, .stride = 2})));
       EXPECT_FALSE(taken(problem(kind, dtype, 64, 64, 14, 14, {.kernel = 1})));
     }
-    ConvProblem one = problem(kind, DType::bf16, 64, 64, 14, 14, kThree);
+    ConvProblem one = problem(kind, DType::bf16, 64, 64, 14, 14, kSame);
     EXPECT_EQ(plan_shift(one).rows, 7);
     one.ready = false;
     EXPECT_FALSE(taken(one));
@@ -43,8 +35,8 @@ TEST(ConvShiftPlan, TakesFewChannelsAndNoStride) {
     one.groups = 1, one.wgmma = false;
     EXPECT_FALSE(taken(one));
   }
-  EXPECT_EQ(plan_shift(problem(Kind::weight, DType::bf16, 64, 64, 14, 14, kThree)).positions, 0);
-  ConvProblem strict = problem(Kind::forward, DType::f32, 64, 64, 14, 14, kThree);
+  EXPECT_EQ(plan_shift(problem(Kind::weight, DType::bf16, 64, 64, 14, 14, kSame)).positions, 0);
+  ConvProblem strict = problem(Kind::forward, DType::f32, 64, 64, 14, 14, kSame);
   strict.math = ConvMath::f32;
   EXPECT_FALSE(taken(strict));
 }
@@ -52,7 +44,7 @@ TEST(ConvShiftPlan, TakesFewChannelsAndNoStride) {
 // The tiles that were fastest on an H100 (bench/log_conv2d_wgmma.md).
 TEST(ConvShiftPlan, TilesAreAsLargeAsFillsTheCardAndKeepsThreeStages) {
   const auto positions = [](DType dtype, int64_t n, int64_t c, int64_t k, int64_t side) {
-    ConvProblem one = problem(Kind::forward, dtype, c, k, side, side, kThree);
+    ConvProblem one = problem(Kind::forward, dtype, c, k, side, side, kSame);
     one.n = n;
     return plan_shift(one).positions;
   };

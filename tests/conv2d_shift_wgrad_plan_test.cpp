@@ -11,28 +11,19 @@
 
 #include "cuda/conv2d_plan.h"
 #include "cuda/device/conv2d_turned_tile.h"
+#include "tests/support/conv_problem.h"
 
 namespace gradus {
 namespace {
 
-ConvProblem problem_of(int64_t n, int64_t c, int64_t k, int64_t h, int64_t w, int64_t padding = 1) {
-  ConvProblem one{.kind = ConvProblem::Kind::weight,
-                  .dtype = DType::f32,
-                  .math = ConvMath::tensor,
-                  .n = n,
-                  .c = c,
-                  .h = h,
-                  .w = w,
-                  .k = k};
-  one.window = {.kernel = 3, .padding = padding};
-  one.p = one.window.positions(0, h), one.q = one.window.positions(1, w);
-  one.ready = one.wgmma = true;
-  return one;
+ConvProblem problem(int64_t n, int64_t c, int64_t k, int64_t h, int64_t w, int64_t padding = 1) {
+  return on_hopper(
+      problem_of(Kind::weight, DType::f32, n, c, k, {h, w}, {.kernel = 3, .padding = padding}));
 }
 
 TEST(ConvShiftWgradPlan, WhatIsTaken) {
   const auto plan = [](int64_t c, int64_t k, int64_t side) {
-    return plan_shift_wgrad(problem_of(256, c, k, side, side));
+    return plan_shift_wgrad(problem(256, c, k, side, side));
   };
   EXPECT_EQ(plan(128, 128, 16).width, 16);
   EXPECT_FALSE(plan(128, 128, 16).all_taps);
@@ -49,7 +40,7 @@ TEST(ConvShiftWgradPlan, WhatIsTaken) {
   EXPECT_EQ(plan(64, 32, 16).width, 0);
 
   const auto taken = [](const ConvProblem& one) { return plan_conv_path(one) == ConvPath::shift; };
-  const ConvProblem whole = problem_of(256, 128, 128, 16, 16);
+  const ConvProblem whole = problem(256, 128, 128, 16, 16);
   EXPECT_TRUE(taken(whole));
   const auto without = [&](auto&& change) {
     ConvProblem other = whole;
@@ -75,7 +66,7 @@ TEST(ConvShiftWgradPlan, TilesAndSlicesCoverTheImages) {
     for (const int64_t c : {64, 128, 256}) {
       for (const int64_t n : {2, 33, 512}) {
         for (const int64_t side : {14, 15, 16, 28, 31, 32, 40, 56}) {
-          ConvProblem one = problem_of(n, c, 128, side, side);
+          ConvProblem one = problem(n, c, 128, side, side);
           one.dtype = dtype;
           const ShiftWgradPlan plan = plan_shift_wgrad(one);
           if (plan.width == 0) continue;
@@ -135,7 +126,7 @@ TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
                                       {10, 10, 0},
                                       {34, 50, 0},
                                       {14, 30, 2}}) {
-    ConvProblem one = problem_of(64, 64, 64, h, w, padding);
+    ConvProblem one = problem(64, 64, 64, h, w, padding);
     one.dtype = DType::bf16;
     const ShiftWgradPlan plan = plan_shift_wgrad(one);
     ASSERT_GT(plan.width, 0) << h << ' ' << w;
@@ -276,12 +267,12 @@ void expect_exact(const ConvProblem& problem) {
 }
 
 TEST(ConvShiftWgradPlan, EveryProductMeetsItsPixels) {
-  expect_exact<true, 32>(problem_of(1, 64, 68, 3, 40));
-  expect_exact<true, 16>(problem_of(2, 128, 64, 5, 14));
-  expect_exact<true, 8>(problem_of(1, 64, 64, 6, 9, 0));
-  expect_exact<false, 32>(problem_of(1, 128, 12, 2, 28, 2));
-  expect_exact<false, 16>(problem_of(2, 256, 24, 3, 15));
-  expect_exact<false, 8>(problem_of(1, 128, 132, 7, 7));
+  expect_exact<true, 32>(problem(1, 64, 68, 3, 40));
+  expect_exact<true, 16>(problem(2, 128, 64, 5, 14));
+  expect_exact<true, 8>(problem(1, 64, 64, 6, 9, 0));
+  expect_exact<false, 32>(problem(1, 128, 12, 2, 28, 2));
+  expect_exact<false, 16>(problem(2, 256, 24, 3, 15));
+  expect_exact<false, 8>(problem(1, 128, 132, 7, 7));
 }
 
 }  // namespace

@@ -6,28 +6,14 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/support/conv_problem.h"
+
 namespace gradus {
 namespace {
 
-using Kind = ConvProblem::Kind;
-constexpr Kind kKinds[] = {Kind::forward, Kind::input, Kind::weight};
-
-ConvProblem problem_of(Kind kind, DType dtype, ConvMath math, int64_t c, int64_t k, int64_t side,
-                       const Window& window, int64_t groups = 1) {
-  ConvProblem result{.kind = kind,
-                     .dtype = dtype,
-                     .math = math,
-                     .n = 64,
-                     .groups = groups,
-                     .c = c,
-                     .h = side,
-                     .w = side,
-                     .k = k};
-  result.window = window;
-  result.p = window.positions(0, side), result.q = window.positions(1, side);
-  result.ready = true;
-  result.wgmma = true;
-  return result;
+ConvProblem problem(Kind kind, DType dtype, ConvMath math, int64_t c, int64_t k, int64_t side,
+                    const Window& window, int64_t groups = 1) {
+  return on_hopper(problem_of(kind, dtype, 64, c, k, side, window, groups, math));
 }
 
 struct Mode {
@@ -48,7 +34,7 @@ std::vector<ConvProblem> problems() {
     for (const Mode& mode : kModes) {
       for (const bool fast : {true, false}) {
         const auto add = [&](int64_t c, int64_t k, const Window& window, int64_t groups = 1) {
-          list.push_back(problem_of(kind, mode.dtype, mode.math, c, k, 28, window, groups));
+          list.push_back(problem(kind, mode.dtype, mode.math, c, k, 28, window, groups));
           list.back().ready = list.back().wgmma = fast;
           list.back().copies = !fast;
         };
@@ -111,7 +97,7 @@ TEST(ConvWays, OfAPlainLayer) {
   std::vector<std::string> names;
   const Window same{.kernel = 3, .padding = 1};
   for (const ConvWay& way :
-       conv_ways(problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 64, 64, 28, same))) {
+       conv_ways(problem(Kind::forward, DType::bf16, ConvMath::tensor, 64, 64, 28, same))) {
     names.push_back(to_string(way));
   }
   EXPECT_EQ(names, (std::vector<std::string>{"shift", "wgmma 64x256", "wgmma 128x128",
@@ -128,14 +114,14 @@ TEST(ConvWays, OfAnotherLayout) {
     for (const ConvWay& way : conv_ways(problem)) list.push_back(to_string(way));
     return list;
   };
-  ConvProblem p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
+  ConvProblem p = problem(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
   p.ready = false, p.copies = true;
   EXPECT_EQ(names(p),
             (std::vector<std::string>{
                 "shift behind copies", "halo behind copies", "halo, estimate 2 behind copies",
                 "halo, estimate 3 behind copies", "halo, estimate 4 behind copies", "gemm 128x32",
                 "gemm 64x64", "gemm 128x64", "gemm 128x128"}));
-  p = problem_of(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
+  p = problem(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
   p.ready = false, p.copies = true;
   const std::vector<std::string> first = names(p);
   EXPECT_EQ(first.front(), "direct");
@@ -143,8 +129,8 @@ TEST(ConvWays, OfAnotherLayout) {
 }
 
 TEST(ConvWays, AKeySaysEverythingThatMatters) {
-  ConvProblem p = problem_of(Kind::input, DType::bf16, ConvMath::tensor, 8, 16, 28,
-                             {.kernel = {3, 5}, .stride = {1, 2}, .padding = {1, 2}}, 2);
+  ConvProblem p = problem(Kind::input, DType::bf16, ConvMath::tensor, 8, 16, 28,
+                          {.kernel = {3, 5}, .stride = {1, 2}, .padding = {1, 2}}, 2);
   p.w = 30;
   EXPECT_EQ(conv_key(p, false),
             "conv2d_backward_input bf16 n64 c16 28x30 k32 kernel 3x5 stride 1x2 padding 1x2 "
