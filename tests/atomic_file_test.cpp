@@ -67,6 +67,21 @@ TEST(AtomicFile, FollowsLinks) {
   EXPECT_EQ(read_file(dir.path("store/target")), to_bytes("new"));
 }
 
+TEST(AtomicFile, FollowsLinksToWhatIsYetToBe) {
+  const TempDir dir;
+  fs::create_directory(dir.path("store"));
+  fs::create_symlink("../target", dir.path("store/second"));
+  fs::create_symlink("store/second", dir.path("first"));
+  AtomicFile file("save", dir.path("first"));
+  file.write("new");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(dir.path("first")));
+  EXPECT_TRUE(fs::is_symlink(dir.path("store/second")));
+  EXPECT_EQ(read_file(dir.path("target")), to_bytes("new"));
+  fs::create_symlink("loop", dir.path("loop"));
+  EXPECT_ERROR(AtomicFile("save", dir.path("loop")), ErrorCode::io, "cannot follow the link: ");
+}
+
 TEST(AtomicFile, RefusesWhatIsNoFile) {
   const TempDir dir;
   EXPECT_ERROR(AtomicFile("save", dir.path()), ErrorCode::io, "save: '" + dir.path(),

@@ -22,14 +22,10 @@ bool parses(const std::string& text, T& value) {
 
 // The file itself, also where it and what links to it do not exist yet.
 fs::path full_path(const std::string& name) {
-  constexpr int kMaxLinks = 40;
   std::error_code ignored;
-  fs::path path = fs::absolute(name, ignored);
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
-    path = path.parent_path() / fs::read_symlink(path, ignored);
-  }
-  const fs::path followed = fs::weakly_canonical(path, ignored);
-  return followed.empty() ? path.lexically_normal() : followed;
+  const fs::path path = nn::followed(fs::absolute(name, ignored), ignored);
+  const fs::path full = fs::weakly_canonical(path, ignored);
+  return full.empty() ? path.lexically_normal() : full;
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {

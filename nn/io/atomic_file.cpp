@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -20,13 +18,24 @@ constexpr int kMaxAttempts = 1000;
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string op, std::string path)
-    : op_(std::move(op)), path_(std::move(path)), target_(path_) {
-  std::error_code code;
-  if (fs::is_symlink(fs::symlink_status(path_, code))) {
-    target_ = fs::weakly_canonical(path_, code).string();
-    if (code) fail_io("cannot follow the link", code.value());
+fs::path followed(fs::path path, std::error_code& code) {
+  constexpr int kMaxLinks = 40;
+  std::error_code ignored;  // of what does not exist
+  for (int i = 0; fs::is_symlink(fs::symlink_status(path, ignored)); ++i) {
+    if (i == kMaxLinks) {
+      code = std::make_error_code(std::errc::too_many_symbolic_link_levels);
+      return path;
+    }
+    path = path.parent_path() / fs::read_symlink(path, ignored);
   }
+  return path;
+}
+
+AtomicFile::AtomicFile(std::string op, std::string path)
+    : op_(std::move(op)), path_(std::move(path)) {
+  std::error_code code;
+  target_ = followed(path_, code).string();
+  if (code) fail_io("cannot follow the link", code.value());
   if (fs::path(target_).filename().empty()) {
     fail(ErrorCode::io, op_, "'", path_, "': names no file");
   }

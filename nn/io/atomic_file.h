@@ -7,13 +7,18 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "nn/io/file_descriptor.h"
 
 namespace gradus::nn {
+
+// What a symbolic link leads to in the end, whether that exists or not; other paths as they are.
+std::filesystem::path followed(std::filesystem::path path, std::error_code& code);
 
 // Writes to a temporary name in the directory of `path`; commit() flushes it to the disk and
 // renames it, so that readers see the old file or the complete new one. Without commit() the old
