@@ -23,11 +23,16 @@ template <class... Parts>
   fail(ErrorCode::io, kOp, "'", path, "': ", parts...);
 }
 
+// Text for an error. What is nested, perhaps without end, is only named: dump() is recursive.
+std::string shown(const Json& json) {
+  return json.is_structured() ? json.type_name() : json.dump();
+}
+
 std::optional<double> time_from(const Json& json, const std::string& path, const std::string& key) {
   if (json.is_null()) return {};
   const double us = json.is_number() ? json.get<double>() : -1;
   if (!(us > 0) || !std::isfinite(us)) {
-    refuse(path, "'", key, "' has a time that is not a positive number: ", json.dump());
+    refuse(path, "'", key, "' has a time that is not a positive number: ", shown(json));
   }
   return us;
 }
@@ -35,7 +40,7 @@ std::optional<double> time_from(const Json& json, const std::string& path, const
 TunedChoice choice_from(const Json& json, const std::string& path, const std::string& key) {
   const bool whole = json.is_object() && json.size() == 2 && json.contains("way") &&
                      json["way"].is_string() && json.contains("us") && json["us"].is_object();
-  if (!whole) refuse(path, "'", key, "' is not {\"way\": text, \"us\": {way: µs}}: ", json.dump());
+  if (!whole) refuse(path, "'", key, "' is not {\"way\": text, \"us\": {way: µs}}: ", shown(json));
   TunedChoice choice{.way = json["way"].get<std::string>()};
   for (const auto& [way, us] : json["us"].items()) choice.us[way] = time_from(us, path, key);
   const auto timed = choice.us.find(choice.way);
@@ -46,7 +51,9 @@ TunedChoice choice_from(const Json& json, const std::string& path, const std::st
 }
 
 Autotune read_table(const std::string& path, bool measures) {
-  if (!std::filesystem::exists(path)) return Autotune(true);
+  std::error_code ignored;  // of a path that leads nowhere: InputFile says what is wrong
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (status.type() == std::filesystem::file_type::not_found) return Autotune(true);
   InputFile file(kOp, path);
   const auto bytes = file.read_up_to<char>(kMostBytes);
   return parse_autotune(std::string_view(bytes.data(), bytes.size()), path, measures);
@@ -79,7 +86,7 @@ Autotune parse_autotune(std::string_view text, const std::string& path, bool mea
     refuse(path, "is not a file of measured choices: it has no '", kFormat, "'");
   }
   if (json[kFormat] != kVersion) {
-    refuse(path, "has format ", json[kFormat].dump(), ", this gradus reads ", kVersion);
+    refuse(path, "has format ", shown(json[kFormat]), ", this gradus reads ", kVersion);
   }
   if (!json.contains("cards") || !json["cards"].is_object()) refuse(path, "has no 'cards'");
   Autotune table(measures);
@@ -95,10 +102,28 @@ Autotune parse_autotune(std::string_view text, const std::string& path, bool mea
 AutotuneFile::AutotuneFile(std::string path, bool measures)
     : path_(std::move(path)), table_(read_table(path_, measures)) {}
 
+void AutotuneFile::run(const std::function<void()>& body) {
+  try {
+    const AutotuneGuard guard(table_);
+    body();
+  } catch (...) {
+    try {
+      save();
+    } catch (const std::exception&) {
+    }
+    throw;
+  }
+  save();
+}
+
 void AutotuneFile::save() const {
   if (table_.measured().empty()) return;
+  Autotune all = read_table(path_, false);
+  for (const auto& [card, choices] : table_.cards()) {
+    for (const auto& [key, choice] : choices) all.set(card, key, choice);
+  }
   AtomicFile file(kOp, path_);
-  file.write(to_json(table_));
+  file.write(to_json(all));
   file.commit();
 }
 

@@ -1,9 +1,7 @@
 // Measured choices (core/autotune.h) kept in a JSON file, so that later runs replay them.
 //
 //   nn::AutotuneFile file("choices.json");
-//   const AutotuneGuard guard(file.table());
-//   train();                 // the first run measures, later ones do as the file says
-//   file.save();
+//   file.run([&] { train(); });  // the first run measures, later ones do as the file says
 //   for (const std::string& note : file.notes()) print(note);
 //
 // The file holds {"gradus_autotune": 1, "cards": {card: {key: {"way": ..., "us": {way: µs}}}}};
@@ -11,6 +9,7 @@
 // meet.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +31,12 @@ class AutotuneFile {
 
   Autotune& table() { return table_; }
 
-  // Writes the file, as a whole or not at all, if something was measured. Throws io.
+  // Calls `body` with the table in place, then saves: after an error of `body`, too, whose
+  // measurements hold all the same; that error is thrown then, whether they could be saved or not.
+  void run(const std::function<void()>& body);
+
+  // Writes the file, as a whole or not at all, if something was measured; what other runs have
+  // added to it meanwhile stays. Throws io.
   void save() const;
 
   // What the run owes to the file and what it did not find there, a sentence each: how many

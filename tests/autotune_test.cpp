@@ -2,6 +2,7 @@
 #include "core/autotune.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "nn/autotune_file.h"
@@ -270,6 +271,81 @@ TEST(AutotuneFile, FlippedBitsAreRefusedOrRead) {
   const int readable = test::count_readable_flips(
       dir, bytes, [](const std::string& path) { nn::AutotuneFile file(path); });
   EXPECT_LT(readable, static_cast<int>(8 * bytes.size()));
+}
+
+// Neither the reader nor the text of its error may go down into what is nested without end.
+TEST(AutotuneFile, RefusesWhatIsNestedDeeply) {
+  const test::TempDir dir;
+  constexpr size_t kLevels = 1'000'000;
+  const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
+  const auto open = [&](const std::string& text) {
+    nn::AutotuneFile file(dir.file("f", test::to_bytes(text)));
+  };
+  const auto io = ErrorCode::io;
+  const std::string head = R"({"gradus_autotune": 1, "cards": )";
+  EXPECT_ERROR(open(R"({"gradus_autotune": )" + deep + R"(, "cards": {}})"), io,
+               "has format array, this gradus reads 1");
+  EXPECT_ERROR(open(head + R"({"c": {"key": )" + deep + "}}}"), io, "'key' is not {\"way\"");
+  EXPECT_ERROR(open(head + R"({"c": {"key": {"way": "a", "us": {"a": )" + deep + "}}}}}"), io,
+               "not a positive number: array");
+}
+
+TEST(AutotuneFile, RefusesPathsThatLeadNowhere) {
+  const test::TempDir dir;
+  std::filesystem::create_symlink("loop", dir.path("loop"));
+  EXPECT_ERROR(nn::AutotuneFile{dir.path("loop")}, ErrorCode::io, "autotune: '",
+               "/loop': cannot be opened: ");
+  EXPECT_ERROR(nn::AutotuneFile{dir.path(std::string(300, 'x'))}, ErrorCode::io, "autotune: '",
+               "cannot be opened: ");
+  std::filesystem::create_symlink("later", dir.path("link"));  // to a file that is yet to be
+  nn::AutotuneFile file(dir.path("link"));
+  Clock clock{{3, 2, 1}};
+  choose(file.table(), clock);
+  file.save();
+  EXPECT_TRUE(std::filesystem::is_symlink(dir.path("link")));
+  EXPECT_EQ(nn::AutotuneFile{dir.path("later")}.table().cards(), file.table().cards());
+}
+
+TEST(AutotuneFile, KeepsWhatOtherRunsAddedMeanwhile) {
+  const test::TempDir dir;
+  const std::string path = dir.path("choices.json");
+  Clock clock{{3, 2, 1}};
+  nn::AutotuneFile one(path), other(path);
+  choose(one.table(), clock, "a");
+  choose(one.table(), clock, "b");
+  choose(other.table(), clock, "b", kWays, "other card");
+  clock.us = {3, 1, 2};
+  choose(other.table(), clock, "a");
+  one.save();
+  other.save();
+  nn::AutotuneFile both(path);
+  EXPECT_EQ(choose(both.table(), clock, "a"), 1u);  // of the last writer
+  EXPECT_EQ(choose(both.table(), clock, "b"), 2u);
+  EXPECT_EQ(choose(both.table(), clock, "b", kWays, "other card"), 2u);
+  EXPECT_EQ(both.table().replayed().size(), 3u);
+
+  choose(other.table(), clock, "c");
+  dir.file("choices.json", test::to_bytes("[]"));
+  EXPECT_ERROR(other.save(), ErrorCode::io, "is not a file of measured choices");
+  EXPECT_EQ(text_of(path), "[]");
+}
+
+TEST(AutotuneFile, KeepsWhatWasMeasuredBeforeAnError) {
+  const test::TempDir dir;
+  const std::string path = dir.path("choices.json");
+  Clock clock{{3, 2, 1}};
+  nn::AutotuneFile file(path);
+  const auto run = [&] {
+    choose(*Autotune::current(), clock);
+    fail(ErrorCode::io, "run", "ends early");
+  };
+  EXPECT_ERROR(file.run(run), ErrorCode::io, "run: ends early");
+  EXPECT_EQ(Autotune::current(), nullptr);
+  EXPECT_EQ(nn::AutotuneFile{path}.table().cards(), file.table().cards());
+
+  nn::AutotuneFile lost(dir.path("no/such/folder/f"));  // the first error is the one to know
+  EXPECT_ERROR(lost.run(run), ErrorCode::io, "run: ends early");
+  EXPECT_ERROR(lost.run([] {}), ErrorCode::io, "autotune: ");
 }
 
 TEST(AutotuneFile, CannotBeSavedWhereItCannotBe) {
