@@ -208,7 +208,34 @@ TEST_F(CliCommands, AutotuneSaysWhatItWasGoodFor) {
 using CliErrors = Cli;
 
 TEST_F(CliErrors, AutotuneMeasuresOnlyForAFile) {
-  expect_failure(gradus({"bench", "conv", "--autotune-measure"}), 2, {"--autotune"});
+  for (const char* command : {"$TRAIN", "$GRADUS bench conv"}) {
+    expect_failure(shell(std::string("GRADUS_AUTOTUNE= ") + command + " --autotune-measure"), 2,
+                   {"requires --autotune"});
+  }
+}
+
+TEST_F(CliErrors, AutotuneNeedsAFileOfItsOwn) {
+  const Arguments conv{"bench", "conv", "--device", "cpu", "--repeats", "1", "--shape", "s2"};
+  const Arguments layers{"bench",   "layers",        "--device", "cpu",    "--repeats", "0",
+                         "--layer", "cross_entropy", "--case",   "128x10", "--warm"};
+  for (Arguments bench : {conv, layers}) {
+    const auto with = [&](const Arguments& more) {
+      Arguments all = bench;
+      all.insert(all.end(), more.begin(), more.end());
+      return gradus(all);
+    };
+    expect_failure(with({"--autotune", ""}), 2, {"--autotune", "expected the name of a file"});
+    expect_failure(with({"--json", "a", "--autotune", "./a"}), 2, {"--autotune", "of --json"});
+    expect_failure(with({"--autotune", "no/such"}), 1, {"--autotune: 'no/such': cannot be crea"});
+  }
+  expect_failure(train({"--metrics", "a", "--autotune", "a"}), 2, {"--autotune", "of --metrics"});
+  expect_failure(shell("GRADUS_AUTOTUNE=m $TRAIN --metrics m"), 2, {"--autotune", "of --metrics"});
+}
+
+TEST_F(CliCommands, QuietTrainingSaysNothingOfAutotune) {
+  const ProcessResult result = train({"--epochs", "1", "--quiet", "--autotune", "choices"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.out + result.err, "");
 }
 
 TEST_F(CliErrors, MissingData) {

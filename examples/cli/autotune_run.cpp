@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "examples/cli/option_checks.h"
 #include "nn/autotune_file.h"
 
 namespace gradus::cli {
@@ -13,6 +14,7 @@ void add_autotune_options(CLI::App& command, AutotuneOptions& options) {
                       "Compute convolutions on a GPU as this file says, the fastest way that was "
                       "measured for each; without such a file, measure and write it")
           ->type_name("FILE")
+          ->check(check_name)
           ->envname("GRADUS_AUTOTUNE");
   command
       .add_flag("--autotune-measure", options.measure,
@@ -20,15 +22,13 @@ void add_autotune_options(CLI::App& command, AutotuneOptions& options) {
       ->needs(file);
 }
 
-int with_autotune(const AutotuneOptions& options, const std::function<int()>& run) {
+int with_autotune(const AutotuneOptions& options, const std::function<int()>& run, bool quiet) {
   if (options.path.empty()) return run();
   nn::AutotuneFile file(options.path, options.measure);
+  if (file.table().measures()) check_can_be_created("--autotune", options.path);
   int status = 0;
-  {
-    const AutotuneGuard guard(file.table());
-    status = run();
-  }
-  file.save();
+  file.run([&] { status = run(); });
+  if (quiet) return status;
   for (const std::string& note : file.notes()) fmt::print(stderr, "autotune: {}\n", note);
   return status;
 }

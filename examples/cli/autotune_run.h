@@ -14,8 +14,9 @@ struct AutotuneOptions {
 
 void add_autotune_options(CLI::App& command, AutotuneOptions& options);
 
-// Calls `run` with the file's choices in place, then writes what was measured to it and says on
-// stderr what the file was good for.
-int with_autotune(const AutotuneOptions& options, const std::function<int()>& run);
+// Calls `run` with the file's choices in place, then writes what was measured to it and, unless
+// quiet, says on stderr what the file was good for.
+int with_autotune(const AutotuneOptions& options, const std::function<int()>& run,
+                  bool quiet = false);
 
 }  // namespace gradus::cli

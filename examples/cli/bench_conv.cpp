@@ -288,6 +288,7 @@ void add_bench_conv(CLI::App& bench, Action& action) {
   command->callback([o, &action] {
     if (std::ranges::none_of(kShapes, [&](const ConvShape& shape) { return is_asked(*o, shape); }))
       throw CLI::ValidationError("--shape", fmt::format("none has '{}' in its name", o->filter));
+    check_files_differ({{"--json", o->json}, {"--autotune", o->autotune.path}}, {});
     action = [o] { return with_autotune(o->autotune, [&] { return bench_conv(*o); }); };
   });
 }

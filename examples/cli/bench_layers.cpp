@@ -179,6 +179,7 @@ void add_bench_layers(CLI::App& bench, Action& action) {
         })) {
       throw CLI::ValidationError("--case", fmt::format("no case has '{}' in its name", o->pattern));
     }
+    check_files_differ({{"--json", o->json}, {"--autotune", o->autotune.path}}, {});
     action = [o] { return with_autotune(o->autotune, [&] { return bench_layers(*o); }); };
   });
 }

@@ -262,7 +262,8 @@ void add_train(CLI::App& app, Action& action) {
                         {"--autotune", options->autotune.path}},
                        {});
     action = [options] {
-      return with_autotune(options->autotune, [&] { return TrainRun(*options).run(); });
+      return with_autotune(
+          options->autotune, [&] { return TrainRun(*options).run(); }, options->quiet);
     };
   });
 }
