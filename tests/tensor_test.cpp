@@ -56,6 +56,35 @@ TEST_P(TensorOn, FromVectorConvertsAndChecksTheCount) {
   EXPECT_ERROR(iota({2}).item<double>(), kInvalid, "item: expected a tensor of one element");
 }
 
+// Whole, in part, repeated or turned: the same elements, converted in the same way.
+TEST_P(TensorOn, VectorsOfViews) {
+  using Positions = std::vector<size_t>;
+  const Tensor x = Tensor::from_vector(Values{NAN, -1, 255.9, 1e20, 4, 5, 6, 7}, {8}, options());
+  const std::vector<uint8_t> bytes{0, 0, 255, 255, 4, 5, 6, 7};
+  const std::vector<int64_t> integers{0, -1, 255, INT64_MAX, 4, 5, 6, 7};
+  const std::pair<Tensor, Positions> views[] = {
+      {x, {0, 1, 2, 3, 4, 5, 6, 7}},
+      {x.slice(0, 2, 6), {2, 3, 4, 5}},
+      {x.slice(0, 1, 8, 3), {1, 4, 7}},
+      {x.as_strided({2, 1, 3}, {3, 99, 1}, 1), {1, 2, 3, 4, 5, 6}},  // an axis of 1 has any stride
+      {x.as_strided({3, 2}, {0, 1}, 2), {2, 3, 2, 3, 2, 3}},
+      {x.as_strided({2, 2}, {1, 2}, 0), {0, 2, 1, 3}},
+      {x.as_strided({}, {}, 3), {3}},
+      {x.as_strided({0, 2}, {2, 1}, 5), {}}};
+  for (const auto& [view, positions] : views) {
+    SCOPED_TRACE(to_string(view));
+    const auto at = [&positions](const auto& all) {
+      std::decay_t<decltype(all)> some;
+      for (const size_t position : positions) some.push_back(all[position]);
+      return some;
+    };
+    EXPECT_EQ(view.to_vector<uint8_t>(), at(bytes));
+    EXPECT_EQ(view.to_vector<int64_t>(), at(integers));
+    EXPECT_EQ(view.to(DType::i64).to_vector<int64_t>(), at(integers));
+  }
+  EXPECT_EQ(Tensor::from_vector(integers, {8}, options(DType::i64)).to_vector<int64_t>(), integers);
+}
+
 TEST_P(TensorOn, ChannelsLastIsALayoutNotAnOrder) {
   const TensorOptions nhwc{
       .dtype = DType::f64, .device = GetParam(), .format = MemoryFormat::channels_last};
