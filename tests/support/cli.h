@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -40,6 +41,7 @@ inline Bytes labels_file(uint32_t n) {
 class Cli : public testing::TestWithParam<Device> {
  protected:
   Cli() {
+    ::unsetenv("GRADUS_AUTOTUNE");  // of whoever runs the tests
     dir_.file(kTrainImages, images_file(96, 1));
     dir_.file("data/train-labels-idx1-ubyte", labels_file(96));
     dir_.file("data/t10k-images-idx3-ubyte", images_file(40, 2));
