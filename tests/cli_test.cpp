@@ -70,6 +70,13 @@ TEST_F(CliCommands, OutputThatCannotBeWrittenIsAFailure) {
   }
 }
 
+// What cannot be said on standard error changes no exit status.
+TEST_F(CliCommands, StandardErrorThatCannotBeWritten) {
+  EXPECT_EQ(shell("$GRADUS 2>/dev/full").status, 2);
+  EXPECT_EQ(shell("$GRADUS train --data nowhere 2>/dev/full").status, 1);
+  EXPECT_EQ(shell("$TRAIN --autotune choices >/dev/null 2>/dev/full").status, 0);
+}
+
 // The files that are opened next must not become standard output or error.
 TEST_F(CliCommands, ClosedStandardStreams) {
   EXPECT_EQ(shell("$TRAIN --metrics m --save net --resume run <&- >&- 2>&-").status, 0);

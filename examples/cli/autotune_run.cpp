@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "examples/cli/option_checks.h"
+#include "examples/cli/progress.h"
 #include "nn/autotune_file.h"
 
 namespace gradus::cli {
@@ -29,7 +30,7 @@ int with_autotune(const AutotuneOptions& options, const std::function<int()>& ru
   int status = 0;
   file.run([&] { status = run(); });
   if (quiet) return status;
-  for (const std::string& note : file.notes()) fmt::print(stderr, "autotune: {}\n", note);
+  for (const std::string& note : file.notes()) print_error(fmt::format("autotune: {}\n", note));
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include "examples/cli/compare_options.h"
 #include "examples/cli/compare_table.h"
 #include "examples/cli/option_checks.h"
+#include "examples/cli/progress.h"
 #include "nn/compare/compare.h"
 #include "nn/compare/roofs.h"
 #include "nn/io/atomic_file.h"
@@ -30,13 +31,13 @@ class Counter {
  public:
   explicit Counter(size_t all) : all_(all), watched_(isatty(STDERR_FILENO) == 1) {}
   ~Counter() {
-    if (watched_) fmt::print(stderr, "\r\033[K");
+    if (watched_) print_error("\r\033[K");
   }
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
   void next(const std::string& name) {
     ++done_;
-    if (watched_) fmt::print(stderr, "\r{} of {}: {}\033[K", done_, all_, name);
+    if (watched_) print_error(fmt::format("\r{} of {}: {}\033[K", done_, all_, name));
   }
 
  private:

@@ -7,6 +7,7 @@
 
 #include "examples/cli/compare_network.h"
 #include "examples/cli/compare_table.h"
+#include "examples/cli/progress.h"
 #include "nn/compare/lock_step.h"
 
 namespace gradus::cli {
@@ -60,9 +61,10 @@ CompareReport compare_training(const CompareCommand& o) {
       [&](nn::Module& model) { return make_optimizer(o.optimizer, model, lr); },
       [&] { return network.next_batch(); },
       {.steps = o.steps, .tolerance = o.tolerance, .on_step = [&](int64_t step, double loss) {
-         if (watched) fmt::print(stderr, "\rstep {} of {}, loss {:.4f} ", step, o.steps, loss);
+         if (watched)
+           print_error(fmt::format("\rstep {} of {}, loss {:.4f} ", step, o.steps, loss));
        }});
-  if (watched) fmt::print(stderr, "\r{:40}\r", "");
+  if (watched) print_error(fmt::format("\r{:40}\r", ""));
   report.model = network.name();
   report.seed = o.seed;
   if (!network.has_data()) report.missing.push_back("The batches are of images drawn at random.");

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   }
   if (!action) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    fmt::print(stderr, "{}", chosen.empty() ? app.help() : chosen[0]->help(app.get_name()));
+    print_error(chosen.empty() ? app.help() : chosen[0]->help(app.get_name()));
     return kBadUsage;
   }
   try {
@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
     std::fputs("gradus: out of memory: the system gives the host no more\n", stderr);
     return kFailed;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "gradus: {}\n", error.what());
+    print_error(fmt::format("gradus: {}\n", error.what()));
     return kFailed;
   }
 }

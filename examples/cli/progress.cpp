@@ -35,10 +35,12 @@ std::string numbers(const nn::Progress& p) {
 }
 
 // Unlike fmt::print, it does not throw.
-void write_out(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+void write_to(std::FILE* stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
 }
+
+void write_out(const std::string& text) { write_to(stdout, text); }
 
 }  // namespace
 
@@ -53,7 +55,7 @@ void ProgressPrinter::line(const std::string& text) {
 
 void ProgressPrinter::last_line(const std::string& text) {
   line(text);
-  if (quiet_ || std::ferror(stdout) != 0) fmt::print(stderr, "gradus: {}\n", text);
+  if (quiet_ || std::ferror(stdout) != 0) print_error(fmt::format("gradus: {}\n", text));
 }
 
 void ProgressPrinter::show(const nn::Progress& progress) {
@@ -81,6 +83,8 @@ void ProgressPrinter::report(const nn::EpochReport& r, int64_t epochs) {
   line(text + fmt::format("  {:.1f} s, {} images/s", r.seconds,
                           count_text(std::lround(r.images_per_second))));
 }
+
+void print_error(const std::string& text) { write_to(stderr, text); }
 
 size_t terminal_columns() {
   winsize size{};

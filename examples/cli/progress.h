@@ -27,6 +27,10 @@ class ProgressPrinter {
   Clock::time_point last_ = Clock::now();
 };
 
+// On standard error; unlike fmt::print it does not throw: what cannot be said there is lost, and
+// the run and its exit status stay what they are.
+void print_error(const std::string& text);
+
 // Of standard output; 80 where it is no terminal.
 size_t terminal_columns();
 
