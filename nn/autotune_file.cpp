@@ -1,6 +1,7 @@
 #include "nn/autotune_file.h"
 
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -109,7 +110,7 @@ void AutotuneFile::run(const std::function<void()>& body) {
   } catch (...) {
     try {
       save();
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // the first error is the one to know
     }
     throw;
   }
