@@ -3,24 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops/conv2d.h"
 #include "core/autotune.h"
 #include "core/generator.h"
 #include "core/trace.h"
 #include "nn/capture.h"
-#include "tests/support/compare_gtest.h"
-#include "tests/support/conv_modes.h"
+#include "tests/support/conv_results.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
 
-struct Problem {
-  Shape x, w;
-  Conv2dOptions options = {};
-};
-const Problem kProblems[] = {
+const ConvShapes kProblems[] = {
     {{3, 1, 17, 14}, {32, 1, 3, 3}, {.padding = 1}},
     {{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
     {{3, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
@@ -32,31 +25,6 @@ const Problem kProblems[] = {
     {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
     {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}},
 };
-
-// y, dx, dw, dbias in `dtype`.
-std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format) {
-  const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
-    return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
-                               {.dtype = type, .device = kCuda, .format = layout});
-  };
-  const auto flat = MemoryFormat::contiguous;
-  const Tensor x = tensor(problem.x, 1, dtype, format).set_requires_grad(true);
-  const Tensor w = tensor(problem.w, 2, dtype, flat).set_requires_grad(true);
-  const Tensor bias = tensor({problem.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
-  const Tensor y = conv2d(x, w, bias, problem.options);
-  y.backward(tensor(y.shape(), 4, dtype, format));
-  return {y.detach(), x.grad(), w.grad(), bias.grad()};
-}
-
-void expect_exactly(const std::vector<Tensor>& got, const std::vector<Tensor>& wanted) {
-  const char* const names[] = {"y", "dx", "dw", "dbias"};
-  for (size_t i = 0; i < got.size(); ++i) {
-    std::vector<double> rounded = wanted[i].to_vector<double>();
-    for (double& value : rounded) value = round_to(value, got[i].dtype());
-    EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}))
-        << names[i];
-  }
-}
 
 // The table with another way for all of its problems: each one's i-th, or its last.
 Autotune with_ways(const Autotune& measured, size_t i) {
@@ -87,23 +55,23 @@ class Conv2dAutotuneCuda : public test::GpuTest {};
 
 TEST_F(Conv2dAutotuneCuda, EveryWayComputesTheSame) {
   size_t tried = 0;
-  for (const Problem& problem : kProblems) {
+  for (const ConvShapes& problem : kProblems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
-      const std::vector<Tensor> wanted = results(problem, DType::f64, format);
+      const std::vector<Tensor> wanted = conv_results(problem, DType::f64, format);
       for (const ConvMode& mode : kConvModes) {
         SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
         const MatmulPrecisionGuard precision(mode.precision);
         Autotune measured;
         {
           const AutotuneGuard guard(measured);
-          expect_exactly(results(problem, mode.dtype, format), wanted);
+          expect_exactly(conv_results(problem, mode.dtype, format), wanted);
         }
         EXPECT_TRUE(measured.missing().empty());
         for (size_t i = 0; i < most_ways(measured); ++i, ++tried) {
           Autotune table = with_ways(measured, i);
           const AutotuneGuard guard(table);
           SCOPED_TRACE(concat("way ", i));
-          expect_exactly(results(problem, mode.dtype, format), wanted);
+          expect_exactly(conv_results(problem, mode.dtype, format), wanted);
           EXPECT_EQ(table.replayed().size(), measured.measured().size());
         }
       }
@@ -212,12 +180,12 @@ TEST_F(Conv2dAutotuneCuda, CopiesBetweenLayoutsAreSeenInATrace) {
 // The gradient of a bias is a sum of dy as it is, also where products are rounded to TF32.
 TEST_F(Conv2dAutotuneCuda, BiasGradientsAreNotRounded) {
   const double value = 1 + std::ldexp(1.0, -12);
-  const Problem problems[] = {{{4, 1, 16, 16}, {32, 1, 3, 3}, {.padding = 1}},
-                              {{4, 32, 16, 16}, {32, 32, 3, 3}, {.padding = 1}},
-                              {{4, 32, 16, 16}, {32, 1, 3, 3}, {.padding = 1, .groups = 32}},
-                              {{4, 128, 16, 16}, {128, 128, 3, 3}, {.padding = 1}}};
+  const ConvShapes problems[] = {{{4, 1, 16, 16}, {32, 1, 3, 3}, {.padding = 1}},
+                                 {{4, 32, 16, 16}, {32, 32, 3, 3}, {.padding = 1}},
+                                 {{4, 32, 16, 16}, {32, 1, 3, 3}, {.padding = 1, .groups = 32}},
+                                 {{4, 128, 16, 16}, {128, 128, 3, 3}, {.padding = 1}}};
   const MatmulPrecisionGuard precision(MatmulPrecision::tf32);
-  for (const Problem& problem : problems) {
+  for (const ConvShapes& problem : problems) {
     const TensorOptions f32{.device = kCuda, .format = MemoryFormat::channels_last};
     const Tensor x = Tensor::ones(problem.x, f32);
     const Tensor w = Tensor::ones(problem.w, {.device = kCuda}).set_requires_grad(true);
@@ -232,7 +200,7 @@ TEST_F(Conv2dAutotuneCuda, BiasGradientsAreNotRounded) {
 
 // dbias in `dtype`, of values whose sums depend on their order; with the gradient of the weights
 // wanted or not.
-std::vector<double> bias_gradient(const Problem& problem, DType dtype, MemoryFormat format,
+std::vector<double> bias_gradient(const ConvShapes& problem, DType dtype, MemoryFormat format,
                                   bool weights) {
   Generator same(kCuda, 5);
   const TensorOptions options{.dtype = dtype, .device = kCuda};
@@ -248,7 +216,7 @@ std::vector<double> bias_gradient(const Problem& problem, DType dtype, MemoryFor
 TEST_F(Conv2dAutotuneCuda, BiasGradientsHaveTheSameBitsWithoutThoseOfTheWeights) {
   std::vector<ConvMode> modes(std::begin(kConvModes), std::end(kConvModes));
   modes.push_back({"f64", DType::f64});
-  for (const Problem& problem : kProblems) {
+  for (const ConvShapes& problem : kProblems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       for (const ConvMode& mode : modes) {
         SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));

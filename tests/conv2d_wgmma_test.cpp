@@ -1,20 +1,14 @@
 // conv2d with channels enough for Hopper's products, on the GPU against f64 on the same GPU.
 #include <cmath>
 
-#include "autograd/ops/conv2d.h"
 #include "core/generator.h"
-#include "tests/support/compare_gtest.h"
-#include "tests/support/conv_modes.h"
+#include "tests/support/conv_results.h"
 #include "tests/support/op_modes.h"
 
 namespace gradus {
 namespace {
 
-struct Problem {
-  Shape x, w;
-  Conv2dOptions options = {};
-};
-const Problem kProblems[] = {
+const ConvShapes kProblems[] = {
     {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
     {{7, 32, 14, 14}, {64, 32, 3, 3}, {.padding = 1}},
     {{4, 32, 28, 29}, {32, 32, 5, 3}, {.padding = {2, 1}}},
@@ -41,47 +35,17 @@ class Conv2dWgmmaCuda : public testing::Test {
   }
 };
 
-// The values in a view that begins `offset` elements into its buffer.
-Tensor moved(const Tensor& dense, int64_t offset) {
-  const TensorOptions options{.dtype = dense.dtype(), .device = dense.device()};
-  Tensor view = Tensor::empty({dense.numel() + offset}, options)
-                    .as_strided(dense.shape(), dense.strides(), offset);
-  return view.copy_(dense);
-}
-
-// y, dx, dw, dbias in `dtype`, of x and dy that begin `offset` elements into their buffers.
-std::vector<Tensor> results(const Problem& problem, DType dtype, MemoryFormat format,
-                            int64_t offset = 0) {
-  const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
-    return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
-                               {.dtype = type, .device = kCuda, .format = layout});
-  };
-  const auto flat = MemoryFormat::contiguous;
-  const Tensor x = moved(tensor(problem.x, 1, dtype, format), offset).set_requires_grad(true);
-  const Tensor w = tensor(problem.w, 2, dtype, flat).set_requires_grad(true);
-  const Tensor bias = tensor({problem.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
-  const Tensor y = conv2d(x, w, bias, problem.options);
-  y.backward(moved(tensor(y.shape(), 4, dtype, format), offset));
-  return {y.detach(), x.grad(), w.grad(), bias.grad()};
-}
-
-void expect_exact(const Problem& problem, MemoryFormat format, int64_t offset = 0) {
-  const char* const names[] = {"y", "dx", "dw", "dbias"};
-  const std::vector<Tensor> wanted = results(problem, DType::f64, format);
+void expect_exact(const ConvShapes& problem, MemoryFormat format, int64_t offset = 0) {
+  const std::vector<Tensor> wanted = conv_results(problem, DType::f64, format);
   for (const ConvMode& mode : kConvModes) {
+    SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
     const MatmulPrecisionGuard precision(mode.precision);
-    const std::vector<Tensor> got = results(problem, mode.dtype, format, offset);
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format, " ", names[i]));
-      std::vector<double> rounded = wanted[i].to_vector<double>();
-      for (double& value : rounded) value = round_to(value, got[i].dtype());
-      EXPECT_TRUE(agrees(got[i].to_vector<double>(), rounded, got[i].dtype(), Tolerance{}));
-    }
+    expect_exactly(conv_results(problem, mode.dtype, format, offset), wanted);
   }
 }
 
 TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
-  for (const Problem& problem : kProblems) {
+  for (const ConvShapes& problem : kProblems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
       expect_exact(problem, format);
   }
@@ -89,13 +53,13 @@ TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
 
 // What the fast paths cannot read in place is copied, from channels-last to channels-last as well.
 TEST_F(Conv2dWgmmaCuda, UnalignedViewsAgreeExactlyWithF64) {
-  const Problem problems[] = {{{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
-                              {{2, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
-                              {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
-                              {{4, 128, 17, 19}, {128, 128, 3, 3}, {.stride = 2, .padding = 1}},
-                              {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
-                              {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}}};
-  for (const Problem& problem : problems) {
+  const ConvShapes problems[] = {{{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
+                                 {{2, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
+                                 {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
+                                 {{4, 128, 17, 19}, {128, 128, 3, 3}, {.stride = 2, .padding = 1}},
+                                 {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
+                                 {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}}};
+  for (const ConvShapes& problem : problems) {
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
       expect_exact(problem, format, 1);
   }
@@ -110,10 +74,22 @@ TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
   expect_exact({{390, 32, 7, 30}, {48, 32, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
 }
 
-// Root mean square errors of every 97th output, of the device and of plain f32 multiply-adds.
+// Root mean square errors of every 97th result, of the device and of plain f32 multiply-adds.
 struct Errors {
   double device = 0, plain = 0;
 };
+template <class PlainSum>
+Errors errors_of(const std::vector<double>& got, const std::vector<double>& exact,
+                 const PlainSum& plain_sum) {
+  Errors errors;
+  int count = 0;
+  for (size_t at = 0; at < got.size(); at += 97, ++count) {
+    errors.device += std::pow(got[at] - exact[at], 2);
+    errors.plain += std::pow(plain_sum(static_cast<int64_t>(at)) - exact[at], 2);
+  }
+  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+}
+
 Errors strict_errors(int64_t c, int64_t k, int64_t kernel, double low) {
   const int64_t side = 32, extent = side + kernel - 1;
   const TensorOptions f32{.device = kCuda};
@@ -123,10 +99,7 @@ Errors strict_errors(int64_t c, int64_t k, int64_t kernel, double low) {
   const auto y = conv2d(x, w).to_vector<double>();
   const auto exact = conv2d(x.to(DType::f64), w.to(DType::f64)).to_vector<double>();
   const auto xs = x.to_vector<float>(), ws = w.to_vector<float>();
-  Errors errors;
-  int count = 0;
-  for (size_t at = 0; at < y.size(); at += 97, ++count) {
-    const auto out = static_cast<int64_t>(at);
+  return errors_of(y, exact, [&](int64_t out) {
     const int64_t channel = out / (side * side), i = out / side % side, j = out % side;
     float sum = 0;
     for (int64_t r = 0; r < kernel; ++r) {
@@ -138,10 +111,8 @@ Errors strict_errors(int64_t c, int64_t k, int64_t kernel, double low) {
         }
       }
     }
-    errors.device += std::pow(y[at] - exact[at], 2);
-    errors.plain += std::pow(sum - exact[at], 2);
-  }
-  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+    return sum;
+  });
 }
 
 TEST_F(Conv2dWgmmaCuda, StrictF32IsAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
@@ -174,10 +145,7 @@ Errors strict_weight_errors(int64_t c, int64_t k, double low) {
   };
   const auto got = dw(DType::f32), exact = dw(DType::f64);
   const auto xs = x.to_vector<float>(), ys = dy.to_vector<float>();
-  Errors errors;
-  int count = 0;
-  for (size_t at = 0; at < got.size(); at += 97, ++count) {
-    const auto out = static_cast<int64_t>(at);
+  return errors_of(got, exact, [&](int64_t out) {
     const int64_t s = out % kernel, r = out / kernel % kernel, in = out / kernel / kernel % c;
     const int64_t channel = out / kernel / kernel / c;
     float sum = 0;
@@ -187,10 +155,8 @@ Errors strict_weight_errors(int64_t c, int64_t k, double low) {
       const int64_t to = ((image * k + channel) * side + i) * side + j;
       sum = std::fma(xs[static_cast<size_t>(from)], ys[static_cast<size_t>(to)], sum);
     }
-    errors.device += std::pow(got[at] - exact[at], 2);
-    errors.plain += std::pow(sum - exact[at], 2);
-  }
-  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+    return sum;
+  });
 }
 
 TEST_F(Conv2dWgmmaCuda, StrictF32WeightsAreAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
@@ -218,10 +184,7 @@ Errors strict_input_errors(int64_t c, int64_t k, double low) {
   };
   const auto got = dx(DType::f32), exact = dx(DType::f64);
   const auto ys = dy.to_vector<float>(), ws = w.to_vector<float>();
-  Errors errors;
-  int count = 0;
-  for (size_t at = 0; at < got.size(); at += 97, ++count) {
-    const auto out = static_cast<int64_t>(at);
+  return errors_of(got, exact, [&](int64_t out) {
     const int64_t in = out / (side * side), u = out / side % side, v = out % side;
     float sum = 0;
     for (int64_t r = 0; r < kernel; ++r) {
@@ -233,10 +196,8 @@ Errors strict_input_errors(int64_t c, int64_t k, double low) {
         }
       }
     }
-    errors.device += std::pow(got[at] - exact[at], 2);
-    errors.plain += std::pow(sum - exact[at], 2);
-  }
-  return {std::sqrt(errors.device / count), std::sqrt(errors.plain / count)};
+    return sum;
+  });
 }
 
 TEST_F(Conv2dWgmmaCuda, StrictF32InputsAreAtMostTwiceAsFarOffAsPlainMultiplyAdds) {
