@@ -57,7 +57,10 @@ void wgrad_half(Cuda& cuda, const WgradCall& call, const ShiftWgradPlan& plan, f
   p.x_bytes = plan.pitch * (plan.rows + 2) * 128;
   p.stage_bytes = plan.stage_bytes, p.stages = plan.stages;
   const int64_t pairs = ceil_div(plan.slices.count, kShiftWgradCluster);
-  const int shared = 2048 + std::max(p.stages * p.stage_bytes, kShiftWgradMail);
+  // Checkers of memory take an operand of 192 columns, whose blocks overlap, for 6144 bytes in a
+  // row.
+  constexpr int kBeyond = 4096;
+  const int shared = 2048 + std::max(p.stages * p.stage_bytes + kBeyond, kShiftWgradMail);
   const ClusterShape shape{
       .grid = dim3(exact_blocks(kShiftWgradCluster * pairs * p.tiles, "conv2d")),
       .threads = kShiftWgradThreads,

@@ -52,7 +52,7 @@ inline ShiftWgradPlan plan_shift_wgrad_tf32(const ConvProblem& problem) {
 // 16 bits: whole rows, the sum over 16 pixels at a time along one, or along two of 8; as many rows
 // as leave room for four stages, so that as few as can be do not exist. Two slices to a cluster.
 inline ShiftWgradPlan plan_shift_wgrad_half(const ConvProblem& problem) {
-  constexpr int64_t kClusters = 66, kRoom = 225 * 1024, kBehind = 512;
+  constexpr int64_t kClusters = 66, kRoom = 221 * 1024, kBehind = 512;
   if (problem.c % 64 != 0 || problem.q > 128) return {};
   const auto q = static_cast<int>(problem.q);
   ShiftWgradPlan plan;

@@ -29,8 +29,8 @@ struct ClusterMail {
   // The first half of it: several mails are opened at once.
   __device__ __forceinline__ void prepare() {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x < 2) {
-      barrier(threadIdx.x).open(1);
+    if (threadIdx.x == 0) {
+      barrier(0).open(1), barrier(1).open(1);
       publish_barriers();
     }
 #endif
