@@ -76,6 +76,7 @@ void gather_shift(Cuda& cuda, const GatherCall& call) {
   p.weights = box_map(element, weights, call.out.channels, depth, 64, plan.row_bytes);
   p.out = image_map({call.dtype}, call.out.data, call.out.n, call.out.h, call.out.w,
                     call.out.channels, plan.rows, plan.pitch, 128);
+  if (call.dtype == DType::f32) p.direct = static_cast<float*>(call.out.data);
   p.bias = call.bias.as<float>();
   p.channels = static_cast<int>(call.in.channels);
   p.columns = static_cast<int>(call.out.channels);
@@ -83,6 +84,7 @@ void gather_shift(Cuda& cuda, const GatherCall& call) {
   p.taps_h = plan.h.taps, p.taps_w = plan.w.taps;
   p.step_h = plan.h.step, p.step_w = plan.w.step;
   p.shift_h = plan.h.shift, p.shift_w = plan.w.shift;
+  p.out_h = call.out.h, p.out_w = call.out.w;
   p.rows = plan.rows, p.pitch = plan.pitch;
   p.box_rows = plan.box_rows, p.row_tiles = plan.row_tiles;
   p.tiles = static_cast<int>(call.out.n * plan.row_tiles);

@@ -17,9 +17,11 @@ struct Shift {
   CUtensorMap in;               // [n, h, w, channels], boxes of box_rows x pitch pixels x RowBytes
   CUtensorMap weights;          // [columns, taps, channels], boxes of 64 columns x RowBytes
   CUtensorMap out;              // [n, h, w, columns], boxes of rows x pitch pixels x 128 bytes
+  float* direct = nullptr;      // f32: `out` itself, for more than 32 columns
   const float* bias = nullptr;  // [columns], or null
   int channels = 0, columns = 0, slices = 1;
   int taps_h = 1, taps_w = 1, step_h = 1, step_w = 1, shift_h = 0, shift_w = 0;
+  int out_h = 1, out_w = 1;
   int rows = 1, pitch = 1, box_rows = 1, row_tiles = 1, tiles = 0;
   int weight_bytes = 0, stage_bytes = 0, stages = 2;
 };
@@ -132,25 +134,29 @@ struct ShiftTiles {
   }
 
   // A warpgroup: its sums to the rows from row0 on of image n, through the place of the tile's last
-  // slice, 128 bytes of a position at a time. The copy engine leaves out positions past the end of
-  // a row, rows past the image and columns that do not exist. Then the stage is free.
+  // slice, 128 bytes of a position. The copy engine leaves out positions past the end of a row,
+  // rows past the image and columns that do not exist. Then the stage is free; it is so before
+  // where results are longer, which would wait for the copy engine in between.
   __device__ __forceinline__ void store(const float (&c)[Positions / 2], int n, int row0) const {
-    constexpr int kRun = 128 / static_cast<int>(sizeof(T));
+    if constexpr (sizeof(T) == 4) {
+      if (p.columns > 32) {
+        empty().arrive();
+        return store_floats(c, n, row0);
+      }
+    }
     const int t = threadIdx.x % 128;
-    for (int column = 0; column < p.columns; column += kRun) {
-      sync_group();
-      if constexpr (sizeof(T) == 2) {
-        stage_halves(c);
-      } else if (t / 64 == column / kRun) {
-        stage_floats(c);
-      }
-      fence_async();
-      sync_group();
-      if (t == 0) {
-        store_image(p.out, at(), column, 0, row0, n);
-        commit_stores();
-        wait_stores<0>();
-      }
+    sync_group();
+    if constexpr (sizeof(T) == 2) {
+      stage_halves(c);
+    } else if (t < 64) {
+      stage_floats(c);
+    }
+    fence_async();
+    sync_group();
+    if (t == 0) {
+      store_image(p.out, at(), 0, 0, row0, n);
+      commit_stores();
+      wait_stores<0>();
     }
     empty().arrive();
   }
@@ -192,6 +198,37 @@ struct ShiftTiles {
                    :
                    : "r"(to[e % 4] + e / 4 * 1024), "f"(c[e] + bias[e % 4 / 2])
                    : "memory");
+    }
+  }
+  // From registers: a warp writes 32 bytes of four positions at a time.
+  __device__ __forceinline__ void store_floats(const float (&c)[Positions / 2], int n,
+                                               int row0) const {
+    const int t = threadIdx.x % 128, k = t / 32 * 16 + t % 32 / 4;
+    const bool exists[2] = {k < p.columns, k + 8 < p.columns};
+    const int64_t first = int64_t{n} * p.out_h + row0;
+    float* const to = p.direct + first * p.out_w * p.columns + k;
+    const int end = min(p.rows, p.out_h - row0) * p.out_w * p.columns;
+    // Positions of a row past its end, and the way of eight positions.
+    const int past = p.pitch - p.out_w, rows = 8 / p.pitch, rest = 8 - rows * p.pitch;
+    const int step = (8 - rows * past) * p.columns, to_next_row = step - past * p.columns;
+    int column[2], at[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int position = t % 4 * 2 + e, row = position / p.pitch;
+      column[e] = position - row * p.pitch;
+      at[e] = (position - row * past) * p.columns;
+    }
+#pragma unroll
+    for (int e = 0; e < Positions / 4; ++e) {
+      int &j = column[e % 2], &i = at[e % 2];
+      const bool inside = j < p.out_w && i < end;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (inside && exists[half]) to[i + 8 * half] = c[e / 2 * 4 + 2 * half + e % 2] + bias[half];
+      }
+      j += rest;
+      i += j < p.pitch ? step : to_next_row;
+      if (j >= p.pitch) j -= p.pitch;
     }
   }
   static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) / 128; }

@@ -35,6 +35,9 @@ TEST(ConvShiftPlan, TakesFewChannelsAndNoStride) {
     one.groups = 1, one.wgmma = false;
     EXPECT_FALSE(taken(one));
   }
+  const Window tall{.kernel = {3, 1}, .padding = {1, 0}}, wide{.kernel = {3, 2}};
+  EXPECT_EQ(plan_shift(problem(Kind::forward, DType::f32, 64, 64, 28, 4, tall)).pitch, 4);
+  EXPECT_EQ(plan_shift(problem(Kind::forward, DType::f32, 64, 48, 20, 6, wide)).pitch, 6);
   EXPECT_EQ(plan_shift(problem(Kind::weight, DType::bf16, 64, 64, 14, 14, kSame)).positions, 0);
   ConvProblem strict = problem(Kind::forward, DType::f32, 64, 64, 14, 14, kSame);
   strict.math = ConvMath::f32;

@@ -26,6 +26,8 @@ const ConvShapes kProblems[] = {
     {{5, 256, 14, 15}, {136, 256, 3, 3}, {.padding = 1}},
     {{20, 128, 8, 8}, {200, 128, 3, 3}, {.padding = 1}},
     {{3, 128, 18, 30}, {128, 128, 3, 3}, {.padding = 0}},
+    {{10, 64, 28, 4}, {64, 64, 3, 1}, {.padding = {1, 0}}},
+    {{12, 64, 20, 6}, {48, 64, 3, 2}},
 };
 
 class Conv2dWgmmaCuda : public testing::Test {
