@@ -65,8 +65,9 @@ inline int64_t conv_first_input_shared(const ConvProblem& problem) {
 }
 
 // The kernel for dx on tensor cores: blocks walk down segments of an image's rows, `rows` of dy at
-// a time, some 128 pixels; two blocks fit a multiprocessor, and an image has as many segments as
-// let all run at once.
+// a time, some 128 pixels or 16 KB; two blocks fit a multiprocessor, and an image has as many
+// segments as let all run at once, in f32 of one channel, where a block's weights are few, at least
+// two.
 struct FirstInputPlan {
   int64_t rows = 0, segments = 0, segment_rows = 0;
   int64_t z_bytes = 0, shared = 0;  // none: the channels do not suit it, or do not fit
@@ -77,14 +78,16 @@ inline FirstInputPlan plan_first_input(const ConvProblem& problem) {
   if (problem.n * problem.h * problem.q == 0) return plan;
   if (halo_splits(problem) && problem.taps() * problem.k <= 64) return plan;
   const int64_t step_bytes = int64_t{halo_steps(problem.k, problem.dtype)} * 32;
-  const int64_t most = std::clamp<int64_t>(2 * kHaloProcessors / problem.n, 1, problem.h);
+  const int64_t least = problem.c == 1 && size_of(problem.dtype) == 4 ? 2 : 1;
+  const int64_t most = std::max<int64_t>(least, 2 * kHaloProcessors / problem.n);
   plan.segment_rows = std::max<int64_t>(8, ceil_div(problem.h, most));
   plan.segments = ceil_div(problem.h, plan.segment_rows);
   const int64_t pitch = ceil_div(9 * problem.c, 2) * 2;  // of z
   // The small parts of the weights: 8 bytes of each lane for each 8 columns and 32 bytes.
   const int64_t small_parts =
       halo_splits(problem) ? step_bytes * ceil_div(9 * problem.c, 8) * 8 : 0;
-  plan.rows = std::clamp<int64_t>(128 / problem.q, 2, problem.h + 2) + 1;
+  const int64_t pixels = std::min<int64_t>(128, 16 * 1024 / step_bytes);
+  plan.rows = std::clamp<int64_t>(pixels / problem.q, 2, problem.h + 2) + 1;
   do {
     --plan.rows;
     plan.z_bytes = std::max(int64_t{sizeof(float)} * 2 * plan.rows * (problem.q + 4) * pitch,

@@ -245,6 +245,25 @@ TEST(ConvPlan, FirstInputSegmentsCoverAndFit) {
   }
 }
 
+// What was fastest on an H100 (bench/log_conv2d_small.md).
+TEST(ConvPlan, FirstInputTilesOf16KAndTwoSegmentsOfOneChannelInF32) {
+  const auto plan = [](DType dtype, ConvMath math, int64_t n, int64_t c, int64_t k, int64_t side) {
+    return plan_first_input(problem_of(Kind::input, dtype, n, c, k, side, kSame, 1, math));
+  };
+  for (const ConvMath math : {ConvMath::tensor, ConvMath::f32}) {
+    EXPECT_EQ(plan(DType::f32, math, 256, 3, 64, 32).rows, 2);
+    EXPECT_EQ(plan(DType::f32, math, 256, 3, 64, 32).segments, 1);
+    EXPECT_EQ(plan(DType::f32, math, 512, 1, 32, 28).rows, 4);
+    EXPECT_EQ(plan(DType::f32, math, 512, 1, 32, 28).segments, 2);
+    EXPECT_EQ(plan(DType::f32, math, 128, 1, 32, 28).segments, 2);
+  }
+  const auto half = ConvMath::tensor;
+  EXPECT_EQ(plan(DType::bf16, half, 256, 3, 64, 32).rows, 4);
+  EXPECT_EQ(plan(DType::bf16, half, 512, 1, 32, 28).rows, 4);
+  EXPECT_EQ(plan(DType::bf16, half, 512, 1, 32, 28).segments, 1);
+  EXPECT_EQ(plan(DType::bf16, half, 128, 1, 32, 28).segments, 2);
+}
+
 // The depthwise kernels' blocks cover the outputs once; those of the weight gradient run at a time.
 TEST(ConvPlan, DepthwiseBlocksCoverTheOutputs) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
