@@ -87,11 +87,25 @@ void run_way(Cuda& cuda, const ConvWay& way, GatherCall call) {
   if (out_room) from_pixel_major(cuda, call.dtype, call.out.data, out);
 }
 
+Shape dw_shape(const WgradCall& call) {
+  return {call.dy.channels, call.c_per_group(), call.window.kernel[0], call.window.kernel[1]};
+}
+
+// Memory for a dw that the caller does not want, to which it then points.
+std::shared_ptr<Storage> place_dw(Cuda& cuda, WgradCall& call) {
+  const Shape shape = dw_shape(call);
+  const int64_t bytes = shape.numel() * size_of(call.dtype);
+  auto room = Storage::make(device_of(cuda), static_cast<size_t>(bytes), cuda.allocator());
+  call.dw = {room->data(), call.dtype, device_of(cuda), true, shape, strides_of(shape)};
+  return room;
+}
+
 void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
   call.tile = way.tile;
   call.rounds = way.rounds;
   WgradCall read = call;
-  std::shared_ptr<Storage> x_room, dy_room;
+  std::shared_ptr<Storage> x_room, dy_room, dw_room;
+  if (!read.dw) dw_room = place_dw(cuda, read);
   if (way.copied) {
     x_room = copy_channels_last(cuda, call.dtype, read.x);
     dy_room = copy_channels_last(cuda, call.dtype, read.dy);
@@ -121,16 +135,9 @@ void gather_conv(Cuda& cuda, const GatherCall& call) {
 
 // The sums of dbias have one order, whether dw is wanted or not: where the way of both folds dbias
 // into dw, dw is computed in either case, and dropped.
-void wgrad_conv(Cuda& cuda, WgradCall call, const Shape& dw_shape) {
-  const bool wanted = static_cast<bool>(call.dw);
-  std::shared_ptr<Storage> room;
-  if (!wanted) {
-    const int64_t bytes = dw_shape.numel() * size_of(call.dtype);
-    room = Storage::make(device_of(cuda), static_cast<size_t>(bytes), cuda.allocator());
-    call.dw = {room->data(), call.dtype, device_of(cuda), true, dw_shape, strides_of(dw_shape)};
-  }
+void wgrad_conv(Cuda& cuda, const WgradCall& call) {
   const ConvWay way = choose_way(cuda, call, static_cast<bool>(call.dbias));
-  if (wanted || conv_folds_bias(way.path, call.dtype)) return run_way(cuda, way, call);
+  if (call.dw || conv_folds_bias(way.path, call.dtype)) return run_way(cuda, way, call);
   bias_grad(cuda, call, call.dbias);
 }
 
@@ -154,9 +161,7 @@ void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
                  args.window,           static_cast<int>(args.groups), args.tf32,
                  args.x.dtype};
   if (args.dbias && args.dbias.numel() > 0) call.dbias = args.dbias;
-  const Shape dw_shape{args.dy.shape[1], args.x.shape[1] / args.groups, args.window.kernel[0],
-                       args.window.kernel[1]};
-  if (dw_shape.numel() > 0 && (call.dw || call.dbias)) return wgrad_conv(cuda, call, dw_shape);
+  if (dw_shape(call).numel() > 0 && (call.dw || call.dbias)) return wgrad_conv(cuda, call);
   if (call.dbias) bias_grad(cuda, call, call.dbias);  // of an x without channels
 }
 

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Warps * 32)
 
   const auto load = [&](int tile, int stage) {
     if (tile < p.tiles) {
-      const HaloStart start = halo_start(p, tile);
+      const HaloPlace start = halo_start(p, tile);
       load_halo<T, Steps>(tiles_at + stage * tile_bytes, kPitch, static_cast<const T*>(p.in),
                           p.images, p.in_h, p.in_w, p.groups, group, p.channels,
                           p.tile.images * p.tile.halo_rows, p.tile.halo_rows, p.tile.halo_columns,

@@ -264,8 +264,8 @@ inline int64_t halo_wgrad_shared(const HaloWgradPlan& plan, int64_t size) {
   const int64_t pixels = ceil_div(p.tile.pixels(), step) * step;
   const int64_t window =
       (p.taps_h - 1) * p.step_h * int64_t{p.tile.halo_columns} + (p.taps_w - 1) * p.step_w + 1;
-  const int64_t tiles = window * pitch_x + pixels * 4 +
-                        p.stages * (pixels * pitch_y + p.tile.halo_pixels() * pitch_x);
+  const int64_t tiles =
+      window * pitch_x + pixels * 4 + 2 * (pixels * pitch_y + p.tile.halo_pixels() * pitch_x);
   const int64_t units = int64_t{p.row_units} * p.column_units;
   const int64_t mail = p.splits > 1 ? units * kHaloWgradRows * halo_wgrad_columns(plan.split) *
                                           int64_t{sizeof(float)}
@@ -286,7 +286,6 @@ inline HaloWgradPlan plan_halo_wgrad(const ConvProblem& problem) {
   p.splits = kHaloWgradWarps / (p.row_units * p.column_units);
   plan.row_tiles = static_cast<int>(ceil_div(problem.k, p.row_units * kHaloWgradRows));
   const int64_t most = std::max<int64_t>(1, kHaloProcessors / (plan.row_tiles * p.groups));
-  p.stages = 2;
   const auto fits = [&](int64_t images, int64_t rows) {
     p.tile = halo_tile(problem, images, rows, problem.q);
     plan.shared = halo_wgrad_shared(plan, size_of(problem.dtype));

@@ -14,7 +14,7 @@ namespace gradus {
 //         do the positions (r, s, c) and the pixels
 // passes  one
 // bytes   dy once, x once and its halo again, partials
-// smem    `stages` tiles of dy and x, zeros as large as a window, the tile's table of pixels
+// smem    two tiles of dy and x, zeros as large as a window, the tile's table of pixels
 // needs   channels and rows multiples of 16 bytes, x and dy 16-byte aligned
 // order   pixels of a warp in order, then the warps; slices are added by conv2d_reduce
 // Split   strict f32: operands in two parts, whose three larger products are added
@@ -35,15 +35,11 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
                                                             unit / p.row_units * N * 8);
   [[maybe_unused]] ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))> bias;
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
-    if (p.stages == 2) {
-      tiles.load(tile + 1, (turn + 1) % 2);
-      wait_copies<1>();
-    } else {
-      wait_copies<0>();
-    }
+    tiles.load(tile + 1, (turn + 1) % 2);
+    wait_copies<1>();
     __syncthreads();
     const int valid = tiles.valid(tile);
-    const uint32_t tile_at = tiles.at(p.stages == 2 ? turn % 2 : 0);
+    const uint32_t tile_at = tiles.at(turn % 2);
     if constexpr (Bias) bias.take(shared + (tile_at - tiles.zeros_at), Tiles::kPitchY, valid);
     for (int first = split * Tiles::kPixels; first < valid; first += p.splits * Tiles::kPixels) {
       if constexpr (Split) {
@@ -53,7 +49,6 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
       }
     }
     __syncthreads();
-    if (p.stages == 1) tiles.load(tile + 1, 0);
   }
 
   const int64_t slice = static_cast<int64_t>(blockIdx.x) * p.groups + blockIdx.y;

@@ -100,10 +100,12 @@ __device__ __forceinline__ void fill_halo_weights(const HaloGather& p, const Hal
   }
 }
 
+// An image, and a row and a column within the phase.
 struct HaloPlace {
-  int n, i, j;  // image, row and column within the phase
+  int n, i, j;
 };
 
+// Of a pixel in its tile.
 __device__ __forceinline__ HaloPlace halo_place(const HaloGather& p, int pixel) {
   const int n = static_cast<int>(p.tile_area.quotient(pixel));
   const int rest = pixel - n * static_cast<int>(p.tile_area.divisor);
@@ -111,12 +113,8 @@ __device__ __forceinline__ HaloPlace halo_place(const HaloGather& p, int pixel) 
   return {n, i, rest - i * static_cast<int>(p.tile_width.divisor)};
 }
 
-// First image, row and column (within the phase) of a tile.
-struct HaloStart {
-  int n, i, j;
-};
-
-__device__ __forceinline__ HaloStart halo_start(const HaloGather& p, int tile) {
+// Of a tile's first pixel.
+__device__ __forceinline__ HaloPlace halo_start(const HaloGather& p, int tile) {
   const int rest = static_cast<int>(p.column_tiles.quotient(tile));
   const int column_tile = tile - rest * static_cast<int>(p.column_tiles.divisor);
   const int images = static_cast<int>(p.row_tiles.quotient(rest));
@@ -133,7 +131,7 @@ struct HaloOutput {
   int end, end_column;
 
   __device__ __forceinline__ HaloOutput(const HaloGather& p, const HaloAxis& h, const HaloAxis& w,
-                                        const HaloStart& start, int column0, int group) {
+                                        const HaloPlace& start, int column0, int group) {
     const int64_t row = static_cast<int64_t>(start.n) * p.out_h + h.first + start.i * p.step_h;
     const int64_t pixel = (row * p.out_w + w.first + start.j * p.step_w) * p.groups + group;
     to = static_cast<T*>(p.out) + pixel * p.columns + column0;

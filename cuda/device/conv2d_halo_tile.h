@@ -65,7 +65,7 @@ struct HaloWgrad {
   int taps_h = 1, taps_w = 1;
   HaloTile tile;  // whole rows of dy
   FastDivisor tile_area, tile_width;
-  int row_tiles = 1, tiles = 1, tiles_per_slice = 1, stages = 1;
+  int row_tiles = 1, tiles = 1, tiles_per_slice = 1;
   int row_units = 1, column_units = 1, splits = 1;  // of the warps
 };
 
