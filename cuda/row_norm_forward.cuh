@@ -152,6 +152,59 @@ __device__ __forceinline__ Moments<acc_t<T>> held_row_moments(const T* held, int
   return {values, mean, warp_sum(square)};
 }
 
+// What a block holds of rows: `count` packs of each, from pack `begin` on.
+template <class T, int N>
+struct HeldRows {
+  T* at;
+  int64_t first_row, begin;
+  int pitch, rows, count;
+
+  __device__ __forceinline__ T* place(int row, int i) const { return at + (row * pitch + i) * N; }
+};
+
+// gamma and beta of a thread's next pack: on their way while it waits for the others or writes.
+template <class T, int N, bool kMean>
+struct NextParameters {
+  acc_t<T> gamma[N], beta[N] = {};
+
+  __device__ __forceinline__ void load(const RowNormForward<T>& f, const HeldRows<T, N>& held,
+                                       int i) {
+    using A = acc_t<T>;
+    if (i >= held.count) return;
+    const int64_t at = (held.begin + i) * N;
+    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
+    if constexpr (kMean)
+      load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
+  }
+};
+
+// y of what a block holds.
+template <int kRows, class T, int N, bool kMean>
+__device__ __forceinline__ void write_held_rows(const RowNormForward<T>& f,
+                                                const HeldRows<T, N>& held,
+                                                NextParameters<T, N, kMean>& next,
+                                                const acc_t<T> (&mean)[kRows],
+                                                const acc_t<T> (&rstd)[kRows]) {
+  constexpr int kThreads = detail::kRowNormThreads;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < held.count; i += kThreads) {
+    Raw<T, N> packs[kRows];
+    acc_t<T> gamma[N], beta[N], in[N];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) packs[r] = load_raw<N>(held.place(r, i));
+#pragma unroll
+    for (int j = 0; j < N; ++j) gamma[j] = next.gamma[j], beta[j] = next.beta[j];
+    next.load(f, held, i + kThreads);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= held.rows) break;
+      packs[r].unpack(in);
+      write_y<N, kMean>(f, held.first_row + r, (held.begin + i) * N, in, mean[r], rstd[r], gamma,
+                        beta);
+    }
+  }
+}
+
 // math   as above
 // grid   a cluster of blocks per kRows neighbouring rows; each block has a piece of `packs` packs
 //        of all of them
@@ -175,8 +228,8 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
   const int64_t begin = int64_t{rank} * plan.packs;
   const int count = static_cast<int>(max(int64_t{0}, min(int64_t{plan.packs}, f.m / N - begin)));
   const T* const x = f.x + first_row * f.m + begin * N;
-  T* const held = reinterpret_cast<T*>(dynamic_shared());
-  const auto place = [&](int row, int i) { return held + (row * plan.packs + i) * N; };
+  const HeldRows<T, N> held{
+      reinterpret_cast<T*>(dynamic_shared()), first_row, begin, plan.packs, rows, count};
   if (plan.cluster > 1) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) mail[r].prepare();
@@ -187,27 +240,18 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     for (int i = thread; r < rows && i < count; i += kThreads)
-      start_copy<N>(place(r, i), x + r * f.m + i * N);
+      start_copy<N>(held.place(r, i), x + r * f.m + i * N);
     commit_copies();
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     wait_copies_but(kRows - 1 - r);
     if (r >= rows) continue;
-    const Moments<A> moments = held_row_moments<N, kMean>(place(r, 0), count);
+    const Moments<A> moments = held_row_moments<N, kMean>(held.place(r, 0), count);
     if (lane == 0) of_warp.get()[r * kWarps + warp] = moments;
   }
-  // gamma and beta of a thread's next pack are on their way while it waits for the others or
-  // writes.
-  A next_gamma[N], next_beta[N] = {};
-  const auto load_next = [&](int i) {
-    if (i >= count) return;
-    const int64_t at = (begin + i) * N;
-    load_parameter<N, 1>(next_gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
-    if constexpr (kMean)
-      load_parameter<N, 1>(next_beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
-  };
-  load_next(thread);
+  NextParameters<T, N, kMean> next;
+  next.load(f, held, thread);
   __syncthreads();
   if (warp < rows) {
     Moments<A> moments = merge_lanes<kWarps>(of_warp.get()[warp * kWarps + lane % kWarps]);
@@ -231,22 +275,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, 3)
     }
   }
   __syncthreads();
-#pragma unroll 2
-  for (int i = thread; i < count; i += kThreads) {  // 3 write
-    Raw<T, N> packs[kRows];
-    A gamma[N], beta[N], in[N];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) packs[r] = load_raw<N>(place(r, i));
-#pragma unroll
-    for (int j = 0; j < N; ++j) gamma[j] = next_gamma[j], beta[j] = next_beta[j];
-    load_next(i + kThreads);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= rows) break;
-      packs[r].unpack(in);
-      write_y<N, kMean>(f, first_row + r, (begin + i) * N, in, mean_of[r], rstd_of[r], gamma, beta);
-    }
-  }
+  write_held_rows(f, held, next, mean_of, rstd_of);
 }
 
 // math   y = (x - mean)·rstd·gamma + beta, with the statistics of merge_moments
