@@ -35,13 +35,25 @@ class Call(nn.Module):
         return self.call(x)
 
 
+class WithBias(nn.Module):
+    """x and a parameter per channel."""
+
+    def __init__(self, call, channels):
+        super().__init__()
+        self.call = call
+        self.bias = nn.Parameter(torch.rand(channels, 1, 1) + 1)
+
+    def forward(self, x):
+        return self.call(x, self.bias)
+
+
 def reduction(name, axes):
     if name == "norm2":
         return Call(lambda x: torch.linalg.vector_norm(x, dim=axes))
     if name in ("max", "min"):
         return Call(lambda x: getattr(torch, "a" + name)(x, dim=axes))
     if name == "prod":
-        return Call(lambda x: x.prod(axes[0]))
+        return Call(lambda x: x.prod(axes[0])) if len(axes) == 1 else None
     return Call(lambda x: getattr(torch, name)(x, dim=axes))
 
 
@@ -74,13 +86,16 @@ def twin(layer, case, shape):
         name = re.match(r"[a-z_]+?6?(?=_\d|_large|_small|$)", case)
         return ACTIVATIONS[name.group()]() if name else None
     if layer == "max_pool2d":
-        return nn.MaxPool2d(2)
+        return nn.MaxPool2d(3, 2, 1) if case.startswith("k3_s2_p1") else nn.MaxPool2d(2)
     if layer == "avg_pool2d":
         return nn.AvgPool2d(2)
     if layer in ("sum", "reduce"):
         name = re.match(r"[a-z]+2?", case).group()
-        axes = (0, 2, 3) if "023" in case else (1,)
-        return reduction(name, axes)
+        axes = re.search(r"_dim(\d+)_", case)
+        return reduction(name, tuple(map(int, axes.group(1))) if axes else (1,))
+    if layer == "arithmetic":
+        name = re.match(r"(add|sub|mul|div)_bias_", case)
+        return WithBias(getattr(torch, name.group(1)), shape[1]) if name else None
     return None
 
 
@@ -115,7 +130,7 @@ def graph_time(calls, repeats=15):
 
 def time_module(module, row, repeats=15):
     dtype, shape = DTYPES[row["dtype"]], json.loads(row["shape"])
-    channels_last = "channels_last" in row["case"]
+    channels_last = "channels_last" in row["case"] or "nhwc" in row["case"]
     module = module.to("cuda", dtype)
     if channels_last:
         module = module.to(memory_format=torch.channels_last)
@@ -187,7 +202,8 @@ def run_gradus(args, layer):
 
 
 LAYERS = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm",
-          "local_response_norm", "softmax", "activation", "max_pool2d", "avg_pool2d", "sum", "reduce"]
+          "local_response_norm", "softmax", "activation", "max_pool2d", "avg_pool2d", "sum", "reduce",
+          "arithmetic"]
 
 
 def main():

@@ -1,6 +1,6 @@
 #include "core/ops/arithmetic.h"
 
-#include "cuda/map.cuh"
+#include "cuda/map_broadcast.cuh"
 
 namespace gradus {
 namespace {
@@ -37,7 +37,9 @@ void run(Cuda& cuda, const Arithmetic& args) {
   visit(Floating{}, args.y.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
-    map_elements<T>(cuda, args.y, args.a, args.b, Binary<A>{args.kind, static_cast<A>(args.alpha)});
+    const Binary<A> f{args.kind, static_cast<A>(args.alpha)};
+    if (args.a.shape != args.b.shape && map_broadcast<T>(cuda, args.y, args.a, args.b, f)) return;
+    map_elements<T>(cuda, args.y, args.a, args.b, f);
   });
 }
 

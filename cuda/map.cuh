@@ -85,54 +85,28 @@ __global__ void __launch_bounds__(kElementThreads)
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
 }
 
-// The packs of one operand, or its only element in all of them. What the branch joins stays in
-// whole words.
-template <class T>
-struct MapOperand {
-  static constexpr int N = kFullPack<T>;
-  using Packed = Raw<T, N>;
-  const T* x;
-  bool repeats;
-  Packed only = {};
-
-  __device__ __forceinline__ MapOperand(const T* x, bool repeats) : x(x), repeats(repeats) {
-    if (!repeats) return;
-    const Pack<T, N> pack = repeat_pack<N>(*x);
-    memcpy(&only.word, &pack, sizeof pack);
-  }
-  __device__ __forceinline__ Packed read(int64_t pack) const {
-    Packed values = only;
-    if (!repeats) values.load(x + pack * N);
-    return values;
-  }
-  __device__ __forceinline__ acc_t<T> at(int64_t i) const {
-    return static_cast<acc_t<T>>(x[repeats ? 0 : i]);
-  }
-};
-
-// The same for y[i] = f(a[i], b[i]), a pack of each at a time; an operand that repeats is one
-// element for all i. Without kRepeat none does: else the compiler lets a load wait for the other.
-template <bool kRepeat, class T, class F>
+// The same for y[i] = f(a[i], b[i]), a pack of each at a time.
+template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
-    map_flat_pair(T* y, const T* a, const T* b, bool a_repeats, bool b_repeats, int64_t count,
-                  const F f) {
+    map_flat_pair(T* y, const T* a, const T* b, int64_t count, const F f) {
   constexpr int N = kFullPack<T>;
   using A = acc_t<T>;
   const int64_t packs = count / N;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads;
   int64_t i = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   const int64_t rest = packs * N + i;
-  const MapOperand<T> left(a, kRepeat && a_repeats), right(b, kRepeat && b_repeats);
   for (; i < packs; i += step) {
-    const Raw<T, N> lefts = left.read(i), rights = right.read(i);
+    const Raw<T, N> left = load_raw<N>(a + i * N), right = load_raw<N>(b + i * N);
     A as[N], bs[N], results[N];
-    lefts.unpack(as);
-    rights.unpack(bs);
+    left.unpack(as);
+    right.unpack(bs);
 #pragma unroll
     for (int j = 0; j < N; ++j) results[j] = f(as[j], bs[j]);
     store_pack(y + i * N, narrow_pack<T>(results));
   }
-  if (rest < count) y[rest] = static_cast<T>(f(left.at(rest), right.at(rest)));
+  if (rest < count) {
+    y[rest] = static_cast<T>(f(static_cast<A>(a[rest]), static_cast<A>(b[rest])));
+  }
 }
 
 // y = f(x), element by element. x: the shape of y, any strides.
@@ -156,30 +130,18 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   }
 }
 
-// y = f(a, b), element by element. a and b broadcast to the shape of y.
+// y = f(a, b), element by element. a and b broadcast to the shape of y (map_broadcast.cuh is the
+// fast way there).
 template <class T, class F>
 void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView& b, const F& f) {
-  const StridedPlan<3> plan(y.shape, {y.strides, broadcast_strides(a.shape, a.strides, y.shape),
-                                      broadcast_strides(b.shape, b.strides, y.shape)});
+  const StridedPlan<3> plan = plan_map_pair(y, a, b);
   if (plan.count == 0) return;
   T* to = y.as<T>();
   const T *left = a.as<T>(), *right = b.as<T>();
   constexpr int64_t N = kFullPack<T>;
-  // After merging, one axis that y walks in steps of 1, and each operand in steps of 1 or 0.
-  bool flat = plan.rank <= 1;
-  bool repeats[3] = {};
-  for (int t = 0; t < 3 && plan.rank == 1; ++t) {
-    repeats[t] = plan.strides[t][0] == 0;
-    flat = flat && (repeats[t] || plan.strides[t][0] == 1);
-  }
-  const bool aligned =
-      pack_width(sizeof(T), {to, repeats[1] ? to : left, repeats[2] ? to : right}, {}) == N;
-  if (flat && aligned) {
+  if (plan.flat && pack_width(sizeof(T), {to, left, right}, {}) == N) {
     const unsigned blocks = stepping_blocks(ceil_div(plan.count, N), kElementThreads);
-    const auto kernel =
-        repeats[1] || repeats[2] ? map_flat_pair<true, T, F> : map_flat_pair<false, T, F>;
-    kernel<<<blocks, kElementThreads, 0, cuda.stream()>>>(to, left, right, repeats[1], repeats[2],
-                                                          plan.count, f);
+    map_flat_pair<<<blocks, kElementThreads, 0, cuda.stream()>>>(to, left, right, plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElementPair<T, F>{to, left, right, f});

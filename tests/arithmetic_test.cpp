@@ -101,6 +101,32 @@ TEST_P(Arithmetic, Broadcasts) {
   EXPECT_ERROR(a + f64({1, 2}, {2}), ErrorCode::invalid_argument, "add: shapes [2,3] and [2]");
 }
 
+// A bias per channel in both memory formats, on either side, of views whose packs are not aligned:
+// the same bits as with the bias written out.
+TEST_P(Arithmetic, BroadcastsOfUnalignedViews) {
+  const Shape shape{2, 16, 3, 8};
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      for (const int64_t offset : {0, 1}) {
+        Values values(static_cast<size_t>(shape.numel())), shifts(16 + 1);
+        for (size_t i = 0; i < values.size(); ++i) values[i] = 0.25 * static_cast<double>(i % 37);
+        for (size_t c = 0; c < shifts.size(); ++c) shifts[c] = static_cast<double>(c) - 5.5;
+        const Tensor x = f64(values, shape).to(dtype).contiguous(format);
+        const Tensor bias = f64(shifts, {17}).to(dtype).slice(0, offset, offset + 16);
+        const Tensor b = bias.reshape({16, 1, 1}), whole = b.expand(shape).contiguous(format);
+        EXPECT_EQ((x - b).to_vector<double>(), (x - whole).to_vector<double>());
+        EXPECT_EQ((b - x).to_vector<double>(), (whole - x).to_vector<double>());
+        const Tensor flat = Tensor::zeros({shape.numel() + 1}, options(dtype));
+        const Tensor view = flat.slice(0, offset, offset + shape.numel()).reshape(shape);
+        Tensor(view).add_(x.contiguous());
+        EXPECT_EQ((view * b).to_vector<double>(), (x * whole).contiguous().to_vector<double>());
+        Tensor(view).add_(b);
+        EXPECT_EQ(view.to_vector<double>(), (x + whole).contiguous().to_vector<double>());
+      }
+    }
+  }
+}
+
 TEST_P(Arithmetic, ReadsAnyStrides) {
   const Tensor a = f64({1, 2, 3, 4, 5, 6}, {2, 3});
   EXPECT_EQ((a.transpose(0, 1) + f64({1, 2, 3, 4, 5, 6}, {3, 2})).to_vector<double>(),

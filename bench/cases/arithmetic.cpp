@@ -96,12 +96,21 @@ std::vector<OpCase> arithmetic_cases() {
       {"outer", {6, 1}, {1, 5}},
       {"bias_nchw", {2, 3, 4, 5}, {3, 1, 1}},
       {"bias_nhwc", {2, 3, 4, 5}, {3, 1, 1}, true},
+      {"bias_nchw_7x7", {3, 5, 7, 7}, {5, 1, 1}},
+      {"bias_nchw_4x8", {2, 3, 4, 8}, {3, 1, 1}},
+      {"bias_nhwc_c16", {2, 16, 3, 5}, {16, 1, 1}, true},
+      {"bias_of_samples", {3, 2, 3, 5}, {3, 1, 1, 1}},
+      {"bias_first", {5, 1, 1}, {2, 5, 3, 3}},
+      {"row_24", {5, 24}, {24}},
+      {"two_of_three", {2, 3, 4, 8}, {3, 1, 8}},
       {"mixed_formats", {2, 3, 4, 5}, {2, 3, 4, 5}, true},
       {"long_row", {2, 20001}, {20001}},
       {"empty", {0, 3}, {0, 3}},
       {"residual_small", {128, 64, 32, 32}, {128, 64, 32, 32}, false, true},
       {"residual_large", {256, 128, 56, 56}, {256, 128, 56, 56}, false, true},
       {"bias_nchw_small", {128, 64, 32, 32}, {64, 1, 1}, false, true},
+      {"bias_nchw_large", {256, 128, 56, 56}, {128, 1, 1}, false, true},
+      {"bias_nhwc_large", {256, 128, 56, 56}, {128, 1, 1}, true, true},
   };
   std::vector<OpCase> cases;
   for (const Operation& op : operations()) {
