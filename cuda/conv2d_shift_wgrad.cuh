@@ -17,8 +17,8 @@ namespace gradus {
 // A step is a tile of whole rows of dy. The sum runs over 16 of its pixels at a time: `per_row`
 // times along a row and on by `skip` to the next one (or, where rows are of 8, along two rows).
 struct ShiftWgrad {
-  CUtensorMap x, dy;           // boxes of 64 channels x (pitch | width) x (rows + 2 | rows)
-  float* partials = nullptr;   // [pairs of slices, k, taps, channels]
+  CUtensorMap x, dy;           // boxes of 64 channels x (pitch | width) x (rows of x | rows)
+  float* partials = nullptr;   // [pairs of slices, k, taps, channels], or as the threads hold them
   float* bias_sums = nullptr;  // [slices, kShiftWgradAdders, k], or null
   int channels = 0, k = 0, k_tiles = 1, tiles = 1;  // tiles of the weights
   int shift_h = 0, shift_w = 0, rows = 0, row_tiles = 1, steps = 0, slice_steps = 0;
@@ -27,24 +27,27 @@ struct ShiftWgrad {
   int dy_bytes = 0, x_bytes = 0, stage_bytes = 0, stages = 2;
 };
 
-inline constexpr int kShiftWgradThreads = 512, kShiftWgradCluster = 2;
+inline constexpr int kShiftWgradCluster = 2;
 inline constexpr int kShiftWgradAdders = 3;    // warps that add dy up
 inline constexpr int kShiftWgradVectors = 24;  // of 4 sums of a thread
 inline constexpr int kShiftWgradMail = kShiftWgradVectors / 2 * 384 * 16;
 
-// Three warpgroups multiply 64 channels k by 64 channels c of the taps (r, 0), (r, 1), (r, 2) each,
-// r their number; a thread of a fourth one copies, and the other three warps of that add dy up for
-// the gradient of the bias in blocks of the first 64 channels c.
+// Groups warpgroups multiply 64 channels k by 64 channels c of the taps (r, 0), (r, 1), (r, 2)
+// each, of r = first_row and on; a thread of one more copies, and the other three warps of that add
+// dy up for the gradient of the bias.
+template <int Groups>
 struct ShiftWgradStages {
-  static constexpr int kReaders = 12 + kShiftWgradAdders;  // warps, with those that add
+  static constexpr int kThreads = (Groups + 1) * 128, kMultipliers = 4 * Groups;
+  static constexpr int kReaders = kMultipliers + kShiftWgradAdders;  // warps, with those that add
 
   const ShiftWgrad& p;
+  int first_row;
   uint32_t base;  // at a multiple of 1024
   int stage = 0;
   uint32_t parity = 0;
 
-  __device__ __forceinline__ explicit ShiftWgradStages(const ShiftWgrad& problem)
-      : p(problem), base((shared_address(dynamic_shared()) + 1023) / 1024 * 1024) {}
+  __device__ __forceinline__ ShiftWgradStages(const ShiftWgrad& problem, int row)
+      : p(problem), first_row(row), base((shared_address(dynamic_shared()) + 1023) / 1024 * 1024) {}
 
   __device__ __forceinline__ uint32_t at(int i) const { return base + 1024 + i * p.stage_bytes; }
   __device__ __forceinline__ SharedBarrier full(int i) const { return {base + 16 * i}; }
@@ -56,12 +59,14 @@ struct ShiftWgradStages {
   // What lies behind x is read where rows are not whole, and multiplied by zeros.
   __device__ __forceinline__ void open(bool bias) const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < p.stages; ++i) full(i).open(1), empty(i).open(bias ? kReaders : 12);
+      for (int i = 0; i < p.stages; ++i) {
+        full(i).open(1), empty(i).open(bias ? kReaders : kMultipliers);
+      }
       publish_barriers();
     }
     for (int i = 0; i < p.stages; ++i) {
       const uint32_t behind = at(i) + p.dy_bytes + p.x_bytes;
-      for (uint32_t to = behind + threadIdx.x * 16; to < at(i + 1); to += kShiftWgradThreads * 16) {
+      for (uint32_t to = behind + threadIdx.x * 16; to < at(i + 1); to += kThreads * 16) {
         asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
       }
     }
@@ -76,12 +81,14 @@ struct ShiftWgradStages {
       empty(stage).wait(parity ^ 1);
       full(stage).arrive_expecting(p.dy_bytes + p.x_bytes);
       copy_image(at(stage), p.dy, full(stage), k0, 0, row, n);
-      copy_image(at(stage) + p.dy_bytes, p.x, full(stage), c0, p.shift_w, row + p.shift_h, n);
+      copy_image(at(stage) + p.dy_bytes, p.x, full(stage), c0, p.shift_w,
+                 row + first_row + p.shift_h, n);
     }
   }
 
   // An adding warp: its share of the sums of dy's 64 channels, each lane one vector of every
-  // twelfth pixel, then those lanes together; to the first `channels` of `out`.
+  // twelfth pixel, then those lanes together; to the first `channels` of `out`. Meets the others at
+  // barrier 1 once it no longer reads dy, where blocks are in pairs: see add_pair().
   template <class T>
   __device__ __forceinline__ void add_bias(int warp, int steps, float* out, int channels) {
     const int lane = threadIdx.x % 32, vector = lane % 8, pixels = p.dy_bytes / 128;
@@ -101,7 +108,7 @@ struct ShiftWgradStages {
       __syncwarp();
       if (lane == 0) empty(stage).arrive();
     }
-    asm volatile("bar.arrive 1, %0;" : : "r"(kReaders * 32) : "memory");  // see add_pair()
+    if constexpr (Groups > 1) asm volatile("bar.arrive 1, %0;" : : "r"(kReaders * 32) : "memory");
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       sums[e] += __shfl_xor_sync(~0u, sums[e], 8);
@@ -213,10 +220,10 @@ __device__ __forceinline__ void attend_pair() {
 // order   pixels in order within a slice, the two slices, then the pairs in order in conv2d_reduce;
 //         of the bias every twelfth pixel in order, four of those, then warps and slices
 template <class T>
-__global__ void __launch_bounds__(kShiftWgradThreads, 1)
+__global__ void __launch_bounds__(ShiftWgradStages<3>::kThreads, 1)
     conv2d_shift_wgrad(const __grid_constant__ ShiftWgrad p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  ShiftWgradStages stages(p);
+  ShiftWgradStages<3> stages(p, 0);
   const int cluster = blockIdx.x / kShiftWgradCluster, tile = cluster % p.tiles;
   const int pair = cluster / p.tiles, slice = pair * kShiftWgradCluster + blockIdx.x % 2;
   const int k0 = tile % p.k_tiles * 64, c0 = tile / p.k_tiles * 64;
@@ -243,11 +250,12 @@ __global__ void __launch_bounds__(kShiftWgradThreads, 1)
     const int k = k0 + warp * 16 + lane / 4;  // and k + 8
     float* const out = p.partials + (static_cast<int64_t>(pair) * p.k + k) * 9 * p.channels +
                        group * 3 * p.channels + c0 + lane % 4 * 2;
-    add_pair(stages.at(0), bias ? stages.kReaders : 12, c, [&](int j, const float(&sum)[4]) {
-      float* const to = out + j / 8 * p.channels + j % 8 * 8;
-      if (k < p.k) store_pack(to, Pack<float, 2>{sum[0], sum[1]});
-      if (k + 8 < p.k) store_pack(to + 72 * p.channels, Pack<float, 2>{sum[2], sum[3]});
-    });
+    add_pair(stages.at(0), bias ? stages.kReaders : stages.kMultipliers, c,
+             [&](int j, const float(&sum)[4]) {
+               float* const to = out + j / 8 * p.channels + j % 8 * 8;
+               if (k < p.k) store_pack(to, Pack<float, 2>{sum[0], sum[1]});
+               if (k + 8 < p.k) store_pack(to + 72 * p.channels, Pack<float, 2>{sum[2], sum[3]});
+             });
   }
 #endif
 }

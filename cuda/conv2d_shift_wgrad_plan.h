@@ -14,11 +14,15 @@ struct ShiftWgradPlan {
   Chunks slices;                        // of all images' tiles
   // TF32: a block has 64 channels c, all taps and 64 channels k; else 128, the 3 of a row and 128.
   bool all_taps = false;
+  // 16 bits: a block has 64 channels each and the taps of one row, and x no halo above and below;
+  // else all nine taps, and slices come in pairs.
+  bool by_rows = false;
   // 16 bits: pixels of a row of x, `passes` times `per_row` sixteens of pixels, after each pass
   // `skip` more; the second eight of each is `eight` behind the first.
   int pitch = 0, passes = 0, per_row = 0, skip = 0, eight = 0;
   int stage_bytes = 0, stages = 0;
   int64_t tiles() const { return int64_t{k_tiles} * position_tiles; }
+  int x_rows() const { return rows + (by_rows ? 0 : 2); }
 };
 
 // Of the tiles' pixels, at most so many do not exist.
@@ -50,7 +54,9 @@ inline ShiftWgradPlan plan_shift_wgrad_tf32(const ConvProblem& problem) {
 }
 
 // 16 bits: whole rows, the sum over 16 pixels at a time along one, or along two of 8; as many rows
-// as leave room for four stages, so that as few as can be do not exist. Two slices to a cluster.
+// as leave room for four stages, so that as few as can be do not exist. With 64 channels each,
+// where the partial sums of all taps would be most of what is moved, three blocks to a slice, else
+// two slices to a cluster.
 inline ShiftWgradPlan plan_shift_wgrad_half(const ConvProblem& problem) {
   constexpr int64_t kClusters = 66, kRoom = 221 * 1024, kBehind = 512;
   if (problem.c % 64 != 0 || problem.q > 128) return {};
@@ -59,9 +65,11 @@ inline ShiftWgradPlan plan_shift_wgrad_half(const ConvProblem& problem) {
   plan.width = q <= 8 ? 8 : static_cast<int>(ceil_div(q, 16)) * 16;
   plan.pitch = std::max(plan.width, q + 2);
   plan.column_tiles = 1;
+  plan.by_rows = problem.c == 64 && problem.k == 64;
   int64_t fewest = 0;
   for (int rows = plan.width == 8 ? 2 : 1; rows <= 64; rows += plan.width == 8 ? 2 : 1) {
-    const int64_t pixels = int64_t{plan.width} * rows + int64_t{plan.pitch} * (rows + 2);
+    const int64_t pixels =
+        int64_t{plan.width} * rows + int64_t{plan.pitch} * (rows + (plan.by_rows ? 0 : 2));
     const int64_t stage = ceil_div(pixels * 128 + kBehind, 1024) * 1024;
     const int64_t all = ceil_div(problem.p, rows) * rows;
     if (4 * stage > kRoom) break;
@@ -80,6 +88,10 @@ inline ShiftWgradPlan plan_shift_wgrad_half(const ConvProblem& problem) {
   plan.row_tiles = static_cast<int>(ceil_div(problem.p, plan.rows));
   plan.k_tiles = static_cast<int>(ceil_div(problem.k, 64));
   plan.position_tiles = static_cast<int>(problem.c / 64);
+  if (plan.by_rows) {
+    plan.slices = plan_chunks(problem.n * plan.row_tiles, 1, 2 * kClusters / 3);
+    return plan;
+  }
   const int64_t pairs = std::max<int64_t>(1, kClusters / plan.tiles());
   // Of the places on the card, at most so many stay empty in the last round.
   const int64_t clusters = pairs * plan.tiles(), rounds = ceil_div(clusters, kClusters);

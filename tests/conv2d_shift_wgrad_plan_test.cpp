@@ -96,9 +96,9 @@ std::vector<std::pair<int, int>> pixels_that_meet(const ConvProblem& one,
     return inside ? i * static_cast<int>(w) + j : -1;
   };
   const int row0 = row_tile * plan.rows;
-  const auto h0 = row0 - static_cast<int>(one.window.padding[0]);
+  const auto h0 = row0 - static_cast<int>(one.window.padding[0]) + (plan.by_rows ? r : 0);
   const auto w0 = -static_cast<int>(one.window.padding[1]);
-  int dy = 0, x = r * plan.pitch + s;
+  int dy = 0, x = (plan.by_rows ? 0 : r * plan.pitch) + s;
   for (int pass = 0; pass < plan.passes; ++pass, x += plan.skip) {
     for (int i = 0; i < plan.per_row; ++i, dy += 16, x += 16) {
       for (int k = 0; k < 16; ++k) {
@@ -106,7 +106,7 @@ std::vector<std::pair<int, int>> pixels_that_meet(const ConvProblem& one,
         EXPECT_LT(to * 128 + 127, plan.stage_bytes - plan.width * plan.rows * 128);
         const int y_at = index(row0 + from / plan.width, from % plan.width, one.p, one.q);
         const int x_at = index(h0 + to / plan.pitch, w0 + to % plan.pitch, one.h, one.w);
-        if (y_at >= 0 && x_at >= 0 && to / plan.pitch < plan.rows + 2) met.push_back({y_at, x_at});
+        if (y_at >= 0 && x_at >= 0 && to / plan.pitch < plan.x_rows()) met.push_back({y_at, x_at});
       }
     }
   }
@@ -114,7 +114,7 @@ std::vector<std::pair<int, int>> pixels_that_meet(const ConvProblem& one,
   return met;
 }
 
-TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
+void expect_pixels_meet_their_taps(int64_t k) {
   for (const auto& [h, w, padding] : {std::tuple{32, 32, 1},
                                       {16, 16, 1},
                                       {14, 14, 1},
@@ -126,10 +126,11 @@ TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
                                       {10, 10, 0},
                                       {34, 50, 0},
                                       {14, 30, 2}}) {
-    ConvProblem one = problem(64, 64, 64, h, w, padding);
+    ConvProblem one = problem(64, 64, k, h, w, padding);
     one.dtype = DType::bf16;
     const ShiftWgradPlan plan = plan_shift_wgrad(one);
     ASSERT_GT(plan.width, 0) << h << ' ' << w;
+    EXPECT_EQ(plan.by_rows, k == 64);
     EXPECT_GE(plan.stages, 4);
     EXPECT_EQ(plan.width * plan.rows % 8, 0);  // x begins at a multiple of 1024 bytes
     for (int r = 0; r < 3; ++r) {
@@ -148,6 +149,24 @@ TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
         EXPECT_EQ(met, wanted) << h << ' ' << w << ' ' << r << ' ' << s;
       }
     }
+  }
+}
+
+TEST(ConvShiftWgradPlan, SixteensOfPixelsMeetTheirTaps) {
+  expect_pixels_meet_their_taps(64);
+  expect_pixels_meet_their_taps(128);
+}
+
+// Blocks of one row of taps each fill the card once, and every slice has steps.
+TEST(ConvShiftWgradPlan, SlicesOfRowsOfTaps) {
+  for (const int64_t n : {6, 33, 128, 512}) {
+    ConvProblem one = problem(n, 64, 64, 14, 14);
+    one.dtype = DType::f16;
+    const ShiftWgradPlan plan = plan_shift_wgrad(one);
+    ASSERT_TRUE(plan.by_rows);
+    EXPECT_LE(3 * plan.slices.count, 132);
+    EXPECT_GE(plan.slices.count * plan.slices.size, n * plan.row_tiles);
+    EXPECT_LT((plan.slices.count - 1) * plan.slices.size, n * plan.row_tiles);
   }
 }
 
