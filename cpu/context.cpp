@@ -73,7 +73,9 @@ std::string_view to_string(Isa isa) {
   return names[static_cast<int>(isa)];
 }
 
-// Threads that sleep between runs; the caller works as one of them.
+// Threads that sleep between runs; the caller works as one of them. A run offers as many places as
+// it has tasks for other threads, and takes back those that nobody has come to when the tasks are
+// used up: it waits for threads that work, never for one to wake.
 class Cpu::Team {
  public:
   explicit Team(int size) {
@@ -96,17 +98,22 @@ class Cpu::Team {
       for (int64_t i = 0; i < count; ++i) task(i);
       return;
     }
+    const int64_t helpers = std::min(count - 1, std::ssize(threads_));
     {
       const std::lock_guard lock(mutex_);
       task_ = &task;
       count_ = count;
       next_.store(0, std::memory_order_relaxed);
-      busy_ = static_cast<int>(threads_.size());
-      ++run_;
+      places_ = helpers;
     }
-    wake_.notify_all();
+    if (helpers == std::ssize(threads_)) {
+      wake_.notify_all();
+    } else {
+      for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
+    }
     work();
     std::unique_lock lock(mutex_);
+    places_ = 0;
     done_.wait(lock, [this] { return busy_ == 0; });
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
@@ -123,16 +130,14 @@ class Cpu::Team {
   }
 
   void serve() {
-    uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
     for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || run_ != seen; });
-        if (stopping_) return;
-        seen = run_;
-      }
+      wake_.wait(lock, [this] { return stopping_ || places_ > 0; });
+      if (stopping_) return;
+      --places_, ++busy_;
+      lock.unlock();
       work();
-      const std::lock_guard lock(mutex_);
+      lock.lock();
       if (--busy_ == 0) done_.notify_one();
     }
   }
@@ -154,8 +159,8 @@ class Cpu::Team {
   const std::function<void(int64_t)>* task_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
-  int busy_ = 0;
-  uint64_t run_ = 0;
+  int64_t places_ = 0;  // for threads that have not come yet
+  int64_t busy_ = 0;    // threads that work
   bool stopping_ = false;
   std::exception_ptr error_;
 };

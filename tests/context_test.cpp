@@ -55,6 +55,16 @@ TEST_P(Team, RunsEachTaskOnce) {
   }
 }
 
+// A thread that wakes late finds another run, or none.
+TEST_P(Team, ShortRunsInARowStayApart) {
+  for (int64_t round = 0; round < 3000; ++round) {
+    const int64_t count = 2 + round % 17;
+    std::atomic<int64_t> sum = 0;
+    cpu().parallel(count, [&sum, round](int64_t i) { sum += round * i; });
+    ASSERT_EQ(sum, round * count * (count - 1) / 2) << "round " << round;
+  }
+}
+
 TEST_P(Team, AThrowReachesTheCallerAndTheTeamGoesOn) {
   for (int round = 0; round < 20; ++round) {
     EXPECT_ERROR(cpu().parallel(50, [](int64_t i) { check(i % 10 != 7, "task", "no good"); }),
