@@ -1,6 +1,7 @@
 #include "core/tolerance.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -22,6 +23,18 @@ constexpr Format kFormats[] = {{23, -126, std::numeric_limits<float>::max()},
 
 const Format& format_of(DType dtype) { return kFormats[static_cast<int>(dtype)]; }
 
+// 2^e, as std::ldexp(1, e) many times as fast; e from -1074 on.
+double power_of_two(int e) {
+  const uint64_t bits =
+      e >= -1022 ? static_cast<uint64_t>(e + 1023) << 52 : uint64_t{1} << (e + 1074);
+  return std::bit_cast<double>(bits);
+}
+
+// Of a finite value that is not negative; -1023 below the normal numbers.
+int exponent_of(double value) {
+  return static_cast<int>(std::bit_cast<uint64_t>(value) >> 52) - 1023;
+}
+
 }  // namespace
 
 double unit_roundoff(DType dtype) { return std::ldexp(1.0, -format_of(dtype).bits - 1); }
@@ -31,8 +44,7 @@ double ulp(double value, DType dtype) {
   const Format& format = format_of(dtype);
   const double magnitude =
       std::abs(value) < format.largest ? std::abs(value) : format.largest;  // NaN too
-  const int exponent = magnitude == 0 ? format.min_exponent : std::ilogb(magnitude);
-  return std::ldexp(1.0, std::max(exponent, format.min_exponent) - format.bits);
+  return power_of_two(std::max(exponent_of(magnitude), format.min_exponent) - format.bits);
 }
 
 double round_to(double value, DType dtype) {

@@ -5,12 +5,13 @@
 #include <cmath>
 
 #include "autograd/grad_mode.h"
+#include "nn/compare/numbers.h"
 
 namespace gradus {
 namespace {
 
 using Kind = ComparedLayer::Input::Kind;
-using Numbers = std::vector<double>;
+using Vector = std::vector<double>;
 
 constexpr double kNudge = 0x1p-30;     // of every input, for scales
 constexpr double kSame = 0x1p-6;       // a move of a value that a shift of x does not change
@@ -29,32 +30,27 @@ double sign_of(uint64_t stream, uint64_t counter) {
   return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0) | (~bits & kSign));
 }
 
-Tensor like(const Numbers& values, const Tensor& tensor) {
-  return Tensor::from_vector(values, tensor.shape(), tensor.options());
+// Of an operand in f64 on the CPU: a copy in which `change(i, value)` has changed each value.
+template <class F>
+Tensor changed(const Tensor& operand, const F& change) {
+  Tensor result = operand.detach().clone().contiguous();
+  double* values = result.raw().as<double>();
+  for (size_t i = 0, n = static_cast<size_t>(result.numel()); i < n; ++i) change(i, values[i]);
+  return result.contiguous(operand.options().format);
 }
 
 // By (1 + u·sign). Equal values of x move alike, so that those that tie in a maximum still do.
 Tensor nudged(const Tensor& operand, bool is_x, uint64_t stream, double u) {
-  Numbers values = operand.to_vector<double>();
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t which = std::bit_cast<uint64_t>(values[i]) + (is_x ? 0 : 0x9e3779b97f4a7c15 * i);
-    values[i] *= 1 + u * sign_of(stream, which);
-  }
-  return like(values, operand);
+  return changed(operand, [&](size_t i, double& value) {
+    const uint64_t which = std::bit_cast<uint64_t>(value) + (is_x ? 0 : 0x9e3779b97f4a7c15 * i);
+    value *= 1 + u * sign_of(stream, which);
+  });
 }
 
 // The few values of a set may all move to the same side by chance; of many sets some do not.
 uint64_t rounds_for(int64_t values) {
   if (values <= 1024) return 8;
   return values <= 65536 ? 4 : 1;
-}
-
-double largest_size(const Numbers& values) {
-  double largest = 0;
-  for (const double value : values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
 }
 
 // What a run gave, in the order of judge_layer; undefined where there is nothing.
@@ -77,7 +73,7 @@ void raise(std::vector<double>& scales, const std::vector<Tensor>& from,
            const std::vector<Tensor>& to, double most = HUGE_VAL) {
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!from[i].defined() || !to[i].defined() || !is_floating(from[i].dtype())) continue;
-    const Numbers a = from[i].to_vector<double>(), b = to[i].to_vector<double>();
+    const Numbers a(from[i]), b(to[i]);
     double move = 0;
     for (size_t k = 0; k < a.size(); ++k) {
       if (std::isfinite(a[k] - b[k])) move = std::max(move, std::abs(a[k] - b[k]));
@@ -126,11 +122,11 @@ LayerRun torn_run(const ComparedLayer& layer, const LayerRun& reference, uint64_
 LayerRun shifted_run(const ComparedLayer& layer, const LayerRun& reference, uint64_t round) {
   std::vector<Tensor> operands = operands_of(layer, kCpu, true);
   if (is_floating(operands[0].dtype())) {
-    Numbers x = operands[0].to_vector<double>();
-    const double unit = std::ldexp(1.0, std::ilogb(std::max(largest_size(x), 1e-300)) + 1);
-    const double shift = unit * kNudge * 0x1p53;  // half an ulp of it is a nudge of the unit
-    for (double& value : x) value += shift * (1 + static_cast<double>(round) / 16);
-    operands[0] = like(x, operands[0]);
+    const double largest = std::max(largest_size(Numbers(operands[0])), 1e-300);
+    const double unit = std::ldexp(1.0, std::ilogb(largest) + 1);
+    // Half an ulp of it is a nudge of the unit.
+    const double shift = unit * kNudge * 0x1p53 * (1 + static_cast<double>(round) / 16);
+    operands[0] = changed(operands[0], [&](size_t, double& value) { value += shift; });
     if (layer.inputs[0].wants_grad()) operands[0].set_requires_grad(true);
   }
   return run_layer(layer, operands, reference.upstream);
@@ -138,7 +134,7 @@ LayerRun shifted_run(const ComparedLayer& layer, const LayerRun& reference, uint
 
 bool is_all_finite(const LayerRun& run) {
   return std::ranges::all_of(run.outputs, [](const Tensor& y) {
-    return std::ranges::all_of(y.to_vector<double>(), [](double v) { return std::isfinite(v); });
+    return std::ranges::all_of(Numbers(y), [](double v) { return std::isfinite(v); });
   });
 }
 
@@ -146,20 +142,20 @@ bool is_all_finite(const LayerRun& run) {
 Numbers gradient_of(const ComparedLayer& layer, const LayerRun& run, size_t input) {
   size_t grad = 0;
   for (size_t i = 0; i < input; ++i) grad += layer.inputs[i].wants_grad();
-  if (run.grads[grad].defined()) return run.grads[grad].to_vector<double>();
-  return Numbers(static_cast<size_t>(layer.inputs[input].value.numel()));
+  if (run.grads[grad].defined()) return Numbers(run.grads[grad]);
+  return Numbers(Tensor::zeros(layer.inputs[input].value.shape(), {.dtype = DType::f64}));
 }
 
 // ±(how far the values are spread); where they are all equal ±(their size), ±1 at most. 0 where the
 // gradient is not finite since an output is not (the variance of one value).
-Numbers direction(const Numbers& x, const Numbers& gradient, bool outputs_are_finite) {
+Vector direction(const Numbers& x, const Numbers& gradient, bool outputs_are_finite) {
   double sum = 0, squares = 0;
   for (const double value : x) sum += value;
   const double n = static_cast<double>(x.size()), mean = sum / n;
   for (const double value : x) squares += (value - mean) * (value - mean);
   double size = std::sqrt(squares / n);
   if (!(size > 1e-12 * std::abs(mean))) size = mean == 0 ? 1 : std::min(1.0, std::abs(mean));
-  Numbers v(x.size());
+  Vector v(x.size());
   for (size_t i = 0; i < v.size(); ++i) {
     const bool moves = outputs_are_finite || std::isfinite(gradient[i]);
     v[i] = moves ? kStep * size * sign_of(1, i) : 0;
@@ -167,17 +163,14 @@ Numbers direction(const Numbers& x, const Numbers& gradient, bool outputs_are_fi
   return v;
 }
 
-std::vector<Numbers> outputs_at(const ComparedLayer& layer, size_t input, const Numbers& x,
-                                const Numbers& v, double side) {
+std::vector<Numbers> outputs_at(const ComparedLayer& layer, size_t input, const Vector& v,
+                                double side) {
   std::vector<Tensor> operands = operands_of(layer, kCpu, true);
-  Numbers moved = x;
-  for (size_t i = 0; i < x.size(); ++i) moved[i] += side * v[i];
-  operands[input] = like(moved, operands[input]);
+  operands[input] =
+      changed(operands[input], [&](size_t i, double& value) { value += side * v[i]; });
   const NoGradGuard no_grad;
   std::vector<Numbers> outputs;
-  for (const Tensor& y : run_layer(layer, operands).outputs) {
-    outputs.push_back(y.to_vector<double>());
-  }
+  for (const Tensor& y : run_layer(layer, operands).outputs) outputs.emplace_back(y);
   return outputs;
 }
 
@@ -196,24 +189,22 @@ struct Side {
 };
 
 Side side_of(const Tensor& upstream, const Numbers& y, const Numbers& high, const Numbers& low) {
-  Numbers dy = upstream.to_vector<double>();
   const double typical = root_mean_square(high, low);
   Side side;
   long double slope = 0;
   double squares = 0;
-  for (size_t i = 0; i < dy.size(); ++i) {
+  side.dy = changed(upstream, [&](size_t i, double& dy) {
     const double first = high[i] - low[i], second = high[i] - 2 * y[i] + low[i];
     const double noise = kRounding * std::abs(y[i]);
     if (!(std::abs(second) <= kCorner * std::max(std::abs(first), typical) + noise)) {  // NaN too
-      dy[i] = 0, side.has_corners = true;
-      continue;
+      dy = 0, side.has_corners = true;
+      return;
     }
-    slope += static_cast<long double>(dy[i]) * first / 2;
-    squares += (dy[i] * noise) * (dy[i] * noise);
-  }
+    slope += static_cast<long double>(dy) * first / 2;
+    squares += (dy * noise) * (dy * noise);
+  });
   side.slope = static_cast<double>(slope);
   side.rounding = std::sqrt(squares);
-  side.dy = like(dy, upstream);
   return side;
 }
 
@@ -241,16 +232,15 @@ std::vector<double> measured_scales(const ComparedLayer& layer, const LayerRun& 
 
 CompareDifferences differences_of(const ComparedLayer& layer, size_t input,
                                   const LayerRun& reference) {
-  const Numbers x = layer.inputs[input].value.to_vector<double>();
-  const Numbers v = direction(x, gradient_of(layer, reference, input), is_all_finite(reference));
-  const auto high = outputs_at(layer, input, x, v, 1), low = outputs_at(layer, input, x, v, -1);
+  const Vector v = direction(Numbers(layer.inputs[input].value),
+                             gradient_of(layer, reference, input), is_all_finite(reference));
+  const auto high = outputs_at(layer, input, v, 1), low = outputs_at(layer, input, v, -1);
   std::vector<Tensor> upstream = reference.upstream;
   double want = 0, rounding = 0;
   bool has_corners = false;
   for (size_t i = 0; i < upstream.size(); ++i) {
     if (!upstream[i].defined()) continue;
-    const Side side =
-        side_of(upstream[i], reference.outputs[i].to_vector<double>(), high[i], low[i]);
+    const Side side = side_of(upstream[i], Numbers(reference.outputs[i]), high[i], low[i]);
     upstream[i] = side.dy;
     want += side.slope, rounding += side.rounding;
     has_corners |= side.has_corners;

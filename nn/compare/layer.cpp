@@ -43,9 +43,9 @@ std::vector<Value> values_of(const ComparedLayer& layer, const LayerRun& run) {
   return values;
 }
 
-std::vector<double> numbers(const Value& value, const Tensor& like) {
-  if (value.tensor.defined()) return value.tensor.to_vector<double>();
-  return std::vector<double>(static_cast<size_t>(like.numel()), 0.0);  // no gradient arrived
+Numbers numbers(const Value& value, const Tensor& like) {
+  if (value.tensor.defined()) return Numbers(value.tensor);
+  return Numbers(Tensor::zeros(like.shape(), {.dtype = DType::f64}));  // no gradient arrived
 }
 
 Tolerance tolerance_of(const ComparedLayer& layer, const Value& value, DType dtype,
@@ -143,8 +143,8 @@ CompareRow judge_layer(const ComparedLayer& layer, const JudgeOptions& options) 
                        .direction = wanted[v].direction,
                        .dtype = dtype,
                        .shape = like.shape()};
-    const std::vector<double> want = numbers(wanted[v], like);
-    std::vector<std::vector<double>> numbers_of;
+    const Numbers want = numbers(wanted[v], like);
+    std::vector<Numbers> numbers_of;
     for (const auto& one : got) numbers_of.push_back(numbers(one[v], like));
     const MeasureOptions measure_options{
         .tolerance = tolerance_of(layer, wanted[v], dtype, options),

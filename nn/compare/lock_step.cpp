@@ -6,6 +6,7 @@
 #include "autograd/ops/cross_entropy.h"
 #include "nn/compare/loss_layer.h"
 #include "nn/compare/module_layer.h"
+#include "nn/compare/numbers.h"
 #include "nn/compare/optimizer_layer.h"
 
 namespace gradus {
@@ -53,7 +54,7 @@ double distance(nn::Module& a, nn::Module& b) {
   const std::vector<Tensor> of_a = a.parameters(), of_b = b.parameters();
   double squares = 0, difference = 0;
   for (size_t i = 0; i < of_a.size(); ++i) {
-    const std::vector<double> x = of_a[i].to_vector<double>(), y = of_b[i].to_vector<double>();
+    const Numbers x(of_a[i]), y(of_b[i]);
     for (size_t k = 0; k < x.size(); ++k) {
       squares += x[k] * x[k];
       difference += (x[k] - y[k]) * (x[k] - y[k]);

@@ -6,35 +6,35 @@
 namespace gradus {
 namespace {
 
-double largest_size(std::span<const double> values) {
-  double largest = 0;
-  for (const double value : values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
-}
-
 // Squares of such values, a million of them, are beyond f32.
 bool is_extreme(double value) { return !(std::abs(value) <= 0x1p50); }
 
-size_t bin_of(double ulps) {
-  if (!(ulps <= ulp_edge(kUlpBins - 2))) return kUlpBins - 1;  // NaN too
-  int bin = 0;
-  while (ulps > ulp_edge(bin)) ++bin;
-  return static_cast<size_t>(bin);
-}
+// The histogram's bins by their upper ends, of which the last is infinite.
+class Bins {
+ public:
+  Bins() {
+    for (int bin = 0; bin < kUlpBins; ++bin) edges_[bin] = ulp_edge(bin);
+  }
+  size_t of(double ulps) const {
+    if (!(ulps <= edges_[kUlpBins - 2])) return kUlpBins - 1;  // NaN too
+    return static_cast<size_t>(std::ranges::lower_bound(edges_, ulps) - std::begin(edges_));
+  }
+
+ private:
+  double edges_[kUlpBins];
+};
 
 }  // namespace
 
-CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
-                     std::span<const double> want, Device device, DType dtype,
-                     const MeasureOptions& options) {
-  const std::vector<double>& values = got[index];
+CompareError measure(std::span<const Numbers> got, size_t index, const Numbers& want, Device device,
+                     DType dtype, const MeasureOptions& options) {
+  const Numbers& values = got[index];
   check(values.size() == want.size(), "compare", "expected ", want.size(), " values, got ",
         values.size(), " on ", device);
   const double scale = std::max(options.scale, largest_size(want));
   const double least = options.for_itself ? 0 : scale;
   CompareError result{.device = device};
+  const Bins bins;
   double ulps = 0, relatives = 0;
   int64_t finite = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -45,7 +45,7 @@ CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
     const double error = share == 0 ? 0 : std::abs(values[i] - want[i]);
     const double size = std::max(std::abs(want[i]), least);
     const double in_ulps = error == 0 ? 0 : error / ulp(size, dtype);
-    ++result.histogram[bin_of(in_ulps)];
+    ++result.histogram[bins.of(in_ulps)];
     if (std::isfinite(in_ulps)) {
       const double relative = error == 0 ? 0 : error / std::max(size, ulp(0.0, dtype));
       result.max_ulp = std::max(result.max_ulp, in_ulps);
@@ -65,7 +65,7 @@ CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
     result.mean_relative = relatives / static_cast<double>(finite);
   }
   if (result.worst >= 0) {
-    for (const auto& one : got) result.got.push_back(one[static_cast<size_t>(result.worst)]);
+    for (const Numbers& one : got) result.got.push_back(one[static_cast<size_t>(result.worst)]);
   }
   return result;
 }

@@ -1,9 +1,8 @@
 // Errors of one tensor's values against the reference.
 #pragma once
 
-#include <span>
-
 #include "core/tolerance.h"
+#include "nn/compare/numbers.h"
 #include "nn/compare/report.h"
 
 namespace gradus {
@@ -15,8 +14,7 @@ struct MeasureOptions {
 };
 
 // got: of each device, as many values as `want`; the errors are those of device `index`.
-CompareError measure(const std::vector<std::vector<double>>& got, size_t index,
-                     std::span<const double> want, Device device, DType dtype,
-                     const MeasureOptions& options);
+CompareError measure(std::span<const Numbers> got, size_t index, const Numbers& want, Device device,
+                     DType dtype, const MeasureOptions& options);
 
 }  // namespace gradus

@@ -99,6 +99,7 @@ set(GRADUS_PRIVATE_HEADERS
   nn/compare/layer_time.h
   nn/compare/loss_layer.h
   nn/compare/measure.h
+  nn/compare/numbers.h
   nn/compare/module_layer.h
   nn/compare/optimizer_layer.h
   nn/compare/recording.h
