@@ -42,14 +42,32 @@ TEST_F(CliExplain, DerivesEveryLayer) {
 }
 
 TEST_F(CliExplain, LinesFitATerminal) {
-  for (const std::string_view name : explain::kLayerNames) {
-    std::istringstream lines(gradus({"explain", std::string(name)}).out);
+  const auto expect_fits = [](const std::string& text) {
+    std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       const auto characters =
           std::ranges::count_if(line, [](char byte) { return (byte & 0xC0) != 0x80; });
       EXPECT_LE(characters, 80) << line;
     }
-  }
+  };
+  for (const std::string_view name : explain::kLayerNames)
+    expect_fits(gradus({"explain", std::string(name)}).out);
+  const std::string wide = gradus({"explain", "layer_norm", "--shape", "2,20"}).out;
+  expect_fits(wide);
+  EXPECT_EQ(
+      numbers(wide.substr(wide.find("\nx\n"), wide.find("\nsets") - wide.find("\nx\n"))).size(),
+      40U);
+  const std::string high = gradus({"explain", "layer_norm", "--shape", "26,2"}).out;
+  EXPECT_TRUE(contains(high, "    ... 2 more lines\n"));
+}
+
+TEST_F(CliExplain, WhatIsNotANumberIsNotEqual) {
+  const std::vector<float> x(8, 1);
+  nn::write_npy(dir_.path("x.npy"), DType::f32, {2, 4}, std::as_bytes(std::span(x)));
+  const std::string text = gradus({"explain", "layer_norm", "--values", "x.npy", "--eps", "0"}).out;
+  EXPECT_TRUE(contains(text, "  not finite: gradus's dx (difference nan)"));
+  EXPECT_TRUE(contains(text, "DOES NOT HOLD"));
+  EXPECT_FALSE(contains(text, "-nan"));
 }
 
 TEST_F(CliExplain, MarkdownAndJsonHoldTheSameNumbers) {

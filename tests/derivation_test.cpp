@@ -160,6 +160,20 @@ TEST(Derivation, HalfPrecisionByExample) {
   }
 }
 
+// One row of equal values without eps: its NaN is not lost among the rows that are right.
+TEST(Derivation, NanIsNeitherEqualNorDoesItHold) {
+  const Setting setting{.layer = Layer::layer_norm, .eps = 0};
+  Inputs in = draw_inputs(setting, {3, 4}, 0);
+  std::vector<double> x = in.x.to_vector<double>();
+  std::fill_n(x.begin(), 4, 1.0);
+  in.x = Tensor::from_vector(x, {3, 4});
+  const Derivation d = derive(setting, in);
+  for (const char* name : {"y", "dx", "dgamma"})
+    EXPECT_TRUE(std::isnan(d.step(name).difference)) << name;
+  for (const Gradient& one : d.gradients) EXPECT_TRUE(std::isnan(one.difference)) << one.name;
+  for (const Invariant& one : d.invariants) EXPECT_FALSE(one.holds()) << one.text;
+}
+
 TEST(Derivation, InputsAreDrawnTheSameAgainAndChecked) {
   const Setting setting{.layer = Layer::group_norm, .groups = 2};
   const Inputs a = draw_inputs(setting, {2, 4, 3}, 5), b = draw_inputs(setting, {2, 4, 3}, 5);
@@ -171,6 +185,8 @@ TEST(Derivation, InputsAreDrawnTheSameAgainAndChecked) {
   EXPECT_ERROR(draw_inputs(setting, {2, 0, 3}, 0), ErrorCode::invalid_argument, "empty");
   EXPECT_ERROR(derive(setting, {.x = a.x.to(DType::f32)}), ErrorCode::invalid_argument, "f64");
   EXPECT_ERROR(derive(setting, {.x = a.x, .dy = a.gamma}), ErrorCode::invalid_argument, "dy");
+  EXPECT_ERROR(derive(setting, {.x = Tensor::full({2, 4, 3}, NAN, {.dtype = DType::f64})}),
+               ErrorCode::invalid_argument, "x holds infinities or NaN");
   EXPECT_ERROR(derive(setting, {.x = a.x, .running_var = a.gamma}), ErrorCode::invalid_argument,
                "has no running_var");
   EXPECT_ERROR(parse_layer("batchnorm"), ErrorCode::invalid_argument, "batch_norm, group_norm");

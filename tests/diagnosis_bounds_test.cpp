@@ -171,6 +171,20 @@ TEST(DiagnosisBounds, SaysOfHowManySetsNothingIsLeft) {
   EXPECT_TRUE(diagnose(setting, in, turned).findings[0].right_or_not);
 }
 
+// The squares are infinite, so that the right dx is 0: by overflow, which proves nothing.
+TEST(DiagnosisBounds, WhatOverflowsF64IsNotRight) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
+    const Setting setting{.layer = layer};
+    Inputs in = draw_inputs(setting, default_shape(setting), 0);
+    const Tensor claimed = library_claim(setting, in).dx;
+    in.x = mapped(in.x, [](double v, size_t) { return 1e170 * v; });
+    const Diagnosis d = diagnose(setting, in, {.dx = claimed});
+    EXPECT_FALSE(d.right()) << d.text();
+    EXPECT_TRUE(d.findings[0].right_or_not) << d.text();
+    EXPECT_TRUE(d.proposal.x.defined());
+  }
+}
+
 TEST(DiagnosisBounds, TinyAndHugeScales) {
   for (const Setting& setting : norms()) {
     for (const double scale : {1e-20, 1e-3, 300.0, 1e20}) {

@@ -177,8 +177,14 @@ TEST_F(Npy, FlippedBitsNeverEscape) {
   EXPECT_LE(readable, 8 * 8 + 8);
 }
 
+TEST_F(Npy, TruthsAreBytes) {
+  const NpyArray truths = read(npy(dictionary("|b1", "(3,)"), {1, 0, 1}));
+  EXPECT_EQ(truths.dtype, DType::u8);
+  EXPECT_EQ(data_of(truths), (Bytes{1, 0, 1}));
+}
+
 TEST_F(Npy, WhatIsNotRead) {
-  for (const char* descr : {">f8", "<f16", "<u4", "|b1", "=f4", "f4", "<U5", "", "|O"}) {
+  for (const char* descr : {">f8", "<f16", "<u4", "=f4", "f4", "<U5", "", "|O"}) {
     EXPECT_REFUSED(npy(dictionary(descr, "(1,)"), Bytes(8, 0)), "npy descr must be '<f8'",
                    "got '" + std::string(descr) + "'");
   }

@@ -84,13 +84,13 @@ Claimed::Power Claimed::power(const Values& scale) const {
   Values most(static_cast<size_t>(groups_.count)), allowed = most;
   for (size_t i = 0; i < values_.size(); ++i) {
     const size_t group = at(groups_.of, i);
-    const double one = allowance(right_[i]);
     most[group] = std::max(most[group], scale[i]);
-    if (!(one <= allowed[group])) allowed[group] = one;
+    allowed[group] = larger(allowed[group], allowance(right_[i]));
   }
   Power power;
   for (size_t k = 0; k < most.size(); ++k) {
-    if (left_out_[k] || most[k] == 0) continue;
+    // A set whose terms are all 0 is judged by nothing, unless they are 0 by overflow.
+    if (left_out_[k] || (most[k] == 0 && std::isfinite(allowed[k]))) continue;
     ++(8 * allowed[k] <= most[k] ? power.judged : power.hidden);
   }
   return power;

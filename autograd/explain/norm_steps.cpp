@@ -176,7 +176,7 @@ void add_invariant(Derivation& out, std::string text, std::string why, const Val
   double share = -1;
   for (size_t s = 0; s < sums.size(); ++s) {
     const double value = std::abs(sums[s]);
-    if (value / bounds[s] > share) {
+    if (!std::isnan(share) && !(value / bounds[s] <= share)) {
       share = value / bounds[s];
       worst.value = value;
       worst.bound = bounds[s];

@@ -136,9 +136,15 @@ std::string_view last_axis_hint(const Setting& setting, const Shape& x, const Te
 
 void check_input(const Setting& setting, std::string_view name, const Tensor& tensor,
                  const Shape& shape, const Shape& x) {
-  if (tensor.dtype() == DType::f64 && tensor.device() == kCpu && tensor.shape() == shape) return;
-  check(false, to_string(setting.layer), name, " must be f64", shape, " on the CPU, got ", tensor,
-        last_axis_hint(setting, x, tensor));
+  const bool fits =
+      tensor.dtype() == DType::f64 && tensor.device() == kCpu && tensor.shape() == shape;
+  if (!fits) {
+    check(false, to_string(setting.layer), name, " must be f64", shape, " on the CPU, got ", tensor,
+          last_axis_hint(setting, x, tensor));
+  }
+  const std::vector<double> values = tensor.to_vector<double>();
+  check(std::ranges::all_of(values, [](double value) { return std::isfinite(value); }),
+        to_string(setting.layer), name, " holds infinities or NaN, from which nothing can be told");
 }
 
 }  // namespace

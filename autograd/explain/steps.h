@@ -49,13 +49,13 @@ inline Values mean_over_sets(const Layout& layout, const Values& values) {
 // Σ over the channels from `below` below to `above` above each element, at its position.
 Values window_sums(const Shape& shape, int64_t below, int64_t above, const Values& values);
 
+// The larger of the two; NaN where either is.
+inline double larger(double a, double b) { return a > b || std::isnan(a) ? a : b; }
+
 // The largest magnitude of a - b; NaN where either has one.
 inline double largest_difference(const Values& a, const Values& b) {
   double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;
-  }
+  for (size_t i = 0; i < a.size(); ++i) largest = larger(largest, std::abs(a[i] - b[i]));
   return largest;
 }
 

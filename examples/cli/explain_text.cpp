@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "examples/cli/grid.h"
 #include "examples/cli/text_page.h"
 
@@ -95,9 +97,11 @@ void write_steps(TextPage& page, const Derivation& d, Phase phase) {
     page.paragraph(step.why);
     page.block("", grid(step.value));
     if (step.against.empty()) continue;
-    const bool equal = step.difference < kPrinted;
-    page.line(fmt::format("{}: gradus's {} (difference {})", equal ? "equal" : "NOT EQUAL",
-                          step.against, magnitude(step.difference)));
+    const std::string_view verdict = std::isnan(step.difference)  ? "not finite"
+                                     : step.difference < kPrinted ? "equal"
+                                                                  : "NOT EQUAL";
+    page.line(fmt::format("{}: gradus's {} (difference {})", verdict, step.against,
+                          magnitude(step.difference)));
   }
 }
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace gradus::cli {
 namespace {
+
+constexpr size_t kWidth = 76, kLines = 24;  // of a grid
 
 // "[0,1] " before the cells of a row; nothing for vectors.
 std::string row_label(const Shape& shape, int64_t row) {
@@ -18,27 +21,35 @@ std::string row_label(const Shape& shape, int64_t row) {
   return text.empty() ? "" : "[" + text + "] ";
 }
 
-std::vector<std::string> cell_grid(const Shape& shape, const std::vector<std::string>& cells,
-                                   int64_t most) {
+std::vector<std::string> cell_grid(const Shape& shape, const std::vector<std::string>& cells) {
   const int64_t columns = shape.rank() == 0 ? 1 : shape[shape.rank() - 1];
   const int64_t rows = std::ssize(cells) / std::max<int64_t>(columns, 1);
   size_t width = 0, label = 0;
   for (const std::string& cell : cells) width = std::max(width, cell.size());
   for (int64_t row = 0; row < rows; ++row) label = std::max(label, row_label(shape, row).size());
   std::vector<std::string> lines;
-  for (int64_t row = 0; row < std::min(rows, most); ++row) {
+  for (int64_t row = 0; row < rows; ++row) {
     std::string line = fmt::format("{:<{}}", row_label(shape, row), label);
-    for (int64_t column = 0; column < columns; ++column)
+    for (int64_t column = 0; column < columns; ++column) {
+      if (column > 0 && line.size() + 1 + width > kWidth) {
+        lines.push_back(std::exchange(line, std::string(label, ' ')));
+      }
       line += fmt::format(" {:>{}}", cells[static_cast<size_t>(row * columns + column)], width);
+    }
     lines.push_back(line);
   }
-  if (rows > most) lines.push_back(fmt::format("... {} more rows", rows - most));
+  if (lines.size() > kLines) {
+    const size_t more = lines.size() - kLines;
+    lines.resize(kLines);
+    lines.push_back(fmt::format("... {} more line{}", more, more == 1 ? "" : "s"));
+  }
   return lines;
 }
 
 }  // namespace
 
 std::string digits(double value) {
+  if (std::isnan(value)) return "nan";  // no -nan
   const std::string text = fmt::format("{:.{}f}", value, std::abs(value) < 1000 ? 5 : 1);
   if (text.find_first_not_of("-0.") == std::string::npos) return "0.00000";  // no -0.00000
   return text;
@@ -46,15 +57,15 @@ std::string digits(double value) {
 
 std::string magnitude(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
 
-std::vector<std::string> grid(const Tensor& tensor, int64_t most) {
+std::vector<std::string> grid(const Tensor& tensor) {
   std::vector<std::string> cells;
   for (const double value : tensor.to_vector<double>()) cells.push_back(digits(value));
-  return cell_grid(tensor.shape(), cells, most);
+  return cell_grid(tensor.shape(), cells);
 }
 
 std::vector<std::string> grids(const std::string& title, const Tensor& tensor,
                                const std::string& other_title, const Tensor& other) {
-  constexpr size_t kGap = 3, kWidth = 76;
+  constexpr size_t kGap = 3;
   std::vector<std::string> left = grid(tensor), right = grid(other);
   left.insert(left.begin(), title);
   right.insert(right.begin(), other_title);
@@ -77,7 +88,7 @@ std::vector<std::string> set_grid(const Tensor& sets) {
   for (const int64_t number : numbers)
     cells.push_back(letters ? std::string(1, static_cast<char>('A' + number))
                             : fmt::format("{}", number));
-  return cell_grid(sets.shape(), cells, 24);
+  return cell_grid(sets.shape(), cells);
 }
 
 }  // namespace gradus::cli

@@ -15,8 +15,9 @@ std::string digits(double value);
 std::string magnitude(double value);
 
 // The lines of a grid: one row per leading indices, one column per last index, "[0,1]" before each
-// row of tensors of rank 2 or more. At most `most` rows; then a line says how many are left out.
-std::vector<std::string> grid(const Tensor& tensor, int64_t most = 24);
+// row of tensors of rank 2 or more; rows of more than 76 columns of text go on in the next line. At
+// most 24 lines; then one says how many are left out.
+std::vector<std::string> grid(const Tensor& tensor);
 // Two grids of one shape, each under its title: side by side where 76 columns are enough.
 std::vector<std::string> grids(const std::string& title, const Tensor& tensor,
                                const std::string& other_title, const Tensor& other);

@@ -26,10 +26,11 @@ struct Descr {
   DType dtype;
   std::string_view code;
 };
-constexpr std::array<Descr, 6> kDescrs{{{DType::f64, "<f8"},
+constexpr std::array<Descr, 7> kDescrs{{{DType::f64, "<f8"},
                                         {DType::f32, "<f4"},
                                         {DType::f16, "<f2"},
                                         {DType::u8, "|u1"},
+                                        {DType::u8, "|b1"},  // written as |u1
                                         {DType::i32, "<i4"},
                                         {DType::i64, "<i8"}}};
 
@@ -77,8 +78,8 @@ class HeaderParser {
     const std::string_view code = parse_string();
     const auto found = std::ranges::find(kDescrs, code, &Descr::code);
     source_.require(found != kDescrs.end(),
-                    "npy descr must be '<f8', '<f4', '<f2', '|u1', '<i4' or ", "'<i8', got '", code,
-                    "'");
+                    "npy descr must be '<f8', '<f4', '<f2', '|u1', '|b1', '<i4' or '<i8', got '",
+                    code, "'");
     return found->dtype;
   }
 
