@@ -33,6 +33,11 @@ TEST_F(CompareCli, FunctionsOfOneValueTakeAnyShape) {
   }
 }
 
+TEST_F(CompareCli, LayersByTheNamesOfTheirClasses) {
+  expect_text(compare({"--layer", "GroupNorm,ReLU", "--repeats", "0", "--dtype", "f32"}), 0,
+              "\nactivation: relu  f32");
+}
+
 TEST_F(CompareCli, EveryLayerIsRightInEveryDtype) {
   const ProcessResult result =
       compare({"--dtype", "f32,bf16,f16,f64", "--repeats", "0", "--json", "report.json"});

@@ -140,7 +140,8 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
   command.add_option("--layer", o.layers, "Only these (default: all); may be repeated")
       ->type_name("NAME")
       ->delimiter(',')
-      ->check(CLI::IsMember(layer_names()).description(""))
+      ->transform(
+          CLI::IsMember(layer_names(), CLI::ignore_case, CLI::ignore_underscore).description(""))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       .add_option(

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "core/error.h"
 
@@ -139,49 +141,73 @@ bool has_times(const CompareReport& report) {
   return std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
 }
 
-std::string table_text(const CompareReport& report) {
+// As wide as what it holds; `group` stands above the first of several columns.
+struct Column {
+  std::string title;
+  std::function<std::string(const Line&)> cell;
+  bool right = false;
+  std::string group = {};
+};
+
+std::vector<Column> columns_of(const CompareReport& report) {
   const size_t devices = report.devices.size();
+  std::vector<Column> columns{{"layer", &Line::name},
+                              {"dtype", [](const Line& line) { return concat(line.dtype); }}};
+  std::string group = devices > 1 ? "largest error in ulp (cpu / cuda)" : "largest error in ulp";
+  for (const auto& [title, part] :
+       {std::pair("y", Part::forward), {"dx", Part::dx}, {"others", Part::others}}) {
+    columns.push_back({title, [=](const Line& line) { return errors(line, part, devices); }, false,
+                       std::exchange(group, "")});
+  }
+  columns.push_back(
+      {"allowed", [](const Line& line) { return fmt::format("{:.0f}%", 100 * worst_share(line)); },
+       true});
+  columns.push_back({"diffs", differences});
+  for (const CompareDevice& one : report.devices) {
+    group = fmt::format("{}: ms, of roof", to_string(one.device));
+    for (const auto direction : {CompareDirection::forward, CompareDirection::backward}) {
+      columns.push_back({concat(to_string(direction)),
+                         [=, device = one.device](const Line& line) {
+                           return time_text(line, device, direction);
+                         },
+                         true, std::exchange(group, "")});
+    }
+  }
+  columns.push_back({"verdict", [](const Line& line) {
+                       const bool ok = std::ranges::all_of(line.rows, &CompareRow::ok);
+                       return std::string(ok ? "ok" : "WRONG");
+                     }});
+  return columns;
+}
+
+// Two lines of titles, then a line for each of the table's; a column that nothing has is left out.
+std::string table_text(const CompareReport& report) {
   const std::vector<Line> lines = lines_of(report);
-  size_t width = 5;
-  for (const Line& line : lines) width = std::max(width, line.name.size());
-  const bool timed = has_times(report);
-  const bool differs =
-      std::ranges::any_of(lines, [](const Line& line) { return !differences(line).empty(); });
-  const int column = devices > 1 ? 15 : 7;
-  const std::string pair = devices > 1 ? " (cpu / cuda)" : "";
-  std::string text = fmt::format("{:<{}} {:<5}  {:<{}}{}{}", "", width, "",
-                                 fmt::format("largest error in ulp{}", pair), 3 * column + 2, "",
-                                 differs ? "       " : "");
-  if (timed) {
-    for (const CompareDevice& device : report.devices) {
-      text += fmt::format("  {:<21}", fmt::format("{}: ms, of roof", to_string(device.device)));
+  std::vector<std::string> text(2 + lines.size());
+  for (const Column& column : columns_of(report)) {
+    std::vector<std::string> cells{column.title};
+    size_t width = 0;
+    for (const Line& line : lines)
+      width = std::max(width, cells.emplace_back(column.cell(line)).size());
+    if (width == 0) continue;
+    width = std::max(width, column.title.size());
+    size_t start = text[1].size();
+    if (!column.group.empty()) {
+      if (!text[0].empty()) start = std::max(start, text[0].size() + 2);
+      text[0] = fmt::format("{:<{}}{}", text[0], start, column.group);
+    }
+    for (size_t k = 0; k < cells.size(); ++k) {
+      const std::string cell = column.right ? fmt::format("{:>{}}", cells[k], width)
+                                            : fmt::format("{:<{}}", cells[k], width);
+      text[k + 1] = fmt::format("{:<{}}{}  ", text[k + 1], start, cell);
     }
   }
-  text += fmt::format("\n{:<{}} {:<5}  {:<{}} {:<{}} {:<{}}  {:>7}", "layer", width, "dtype", "y",
-                      column, "dx", column, "others", column, "allowed");
-  if (differs) text += "  diffs";
-  if (timed) {
-    for (size_t d = 0; d < devices; ++d)
-      text += fmt::format("  {:<10} {:<10}", "forward", "backward");
+  std::string table;
+  for (std::string& line : text) {
+    line.erase(line.find_last_not_of(' ') + 1);
+    table += line + "\n";
   }
-  text += "  verdict\n";
-  for (const Line& line : lines) {
-    text += fmt::format("{:<{}} {:<5}  {:<{}} {:<{}} {:<{}}  {:>6.0f}%", line.name, width,
-                        to_string(line.dtype), errors(line, Part::forward, devices), column,
-                        errors(line, Part::dx, devices), column,
-                        errors(line, Part::others, devices), column, 100 * worst_share(line));
-    if (differs) text += fmt::format("  {:<5}", differences(line));
-    if (timed) {
-      for (const CompareDevice& device : report.devices) {
-        text += fmt::format("  {:<10} {:<10}",
-                            time_text(line, device.device, CompareDirection::forward),
-                            time_text(line, device.device, CompareDirection::backward));
-      }
-    }
-    const bool ok = std::ranges::all_of(line.rows, &CompareRow::ok);
-    text += ok ? "  ok\n" : "  WRONG\n";
-  }
-  return text;
+  return table;
 }
 
 }  // namespace
