@@ -37,6 +37,31 @@ json of_layers(bool with_gpu) {
   return report;
 }
 
+// On both devices the forward is at the roof of a copy, the backward at that of products.
+json at_the_roofs() {
+  json report = of_layers(true);
+  for (json& row : report["rows"]) {
+    row["times"] = json::array();
+    for (const json& device : report["devices"]) {
+      const double copy = device["copy_gb_per_s"], products = device["tflop_per_s"]["f32"];
+      const auto add = [&](const char* direction, double flops, double seconds, const char* roof) {
+        row["times"].push_back({{"device", device["device"]},
+                                {"direction", direction},
+                                {"seconds", seconds},
+                                {"bytes", 1e6},
+                                {"flops", flops},
+                                {"gb_per_s", 1e-3 / seconds},
+                                {"tflop_per_s", flops / seconds / 1e12},
+                                {"roof", roof},
+                                {"share", 1}});
+      };
+      add("forward", 5e5, 1e-3 / copy, "copy");
+      add("backward", 1e9, 1e-3 / products, "products");
+    }
+  }
+  return report;
+}
+
 std::string order_of(const LoadedPage& page) {
   return between(page.dom, "data-order=\"", "\"").value_or("no table");
 }
@@ -68,6 +93,9 @@ TEST(ComparePage, TellsATrainingThatDivergedSlow) {
   expect_loaded(page);
   EXPECT_NE(page.dom.find("bad\">✗ the training diverged</p>"), std::string::npos);
   EXPECT_NE(page.dom.find("<p class=\"bad\">The training diverged after them"), std::string::npos);
+  report["ok"] = true;
+  EXPECT_NE(Browser().load(cli::compare_page(report)).dom.find("✓ 2 steps, every layer within"),
+            std::string::npos);
 }
 
 // What is there for its times only is in the charts, not in the table.
@@ -115,6 +143,46 @@ TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
   EXPECT_NE(
       between(page.dom, "<section class=\"details\"", "</section>").value_or("").find("group_norm"),
       std::string::npos);
+}
+
+// Bars on a scale of logarithms from 100 ns to 10 ms.
+TEST(ComparePage, BarsAreAsLongAsTheTimesOfBothDevicesSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser().load(cli::compare_page(at_the_roofs()));
+  expect_loaded(page);
+  for (const auto& [bar, time] : {std::pair("cpu\" style=\"width:53.35%", "46.5 µs"),
+                                  {"gpu\" style=\"width:10.46%", "333 ns"},
+                                  {"cpu\" style=\"width:98.06%", "8.00 ms"},
+                                  {"gpu\" style=\"width:45.85%", "19.6 µs"}}) {
+    EXPECT_EQ(between(page.dom, std::string("bar-of ") + bar, " <span"),
+              std::string("\"></span></span><span class=\"num\">") + time);
+  }
+}
+
+TEST(ComparePage, DotsLieOnTheRoofsOfTheirDevicesSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const std::string places = R"(
+    const heightAt = (line, x) => {
+      const p = line.getAttribute('points').split(' ').map((point) => point.split(',').map(Number));
+      const k = p.findIndex((point) => x <= point[0] + .1);
+      return p[k - 1][1] + (p[k][1] - p[k - 1][1]) * (x - p[k - 1][0]) / (p[k][0] - p[k - 1][0]);
+    };
+    document.documentElement.dataset.places = [...document.querySelectorAll('.dot')].map((dot) => {
+      const kind = dot.classList[1], below = Number(dot.getAttribute('cy')) -
+          heightAt(document.querySelector('.roof-line.' + kind), Number(dot.getAttribute('cx')));
+      return kind + ' ' + (Math.abs(below) < .3 ? 'on' : below > 0 ? 'below' : 'above');
+    }).join();)";
+  const auto places_of = [&](const json& report) {
+    const LoadedPage page = Browser().load(cli::compare_page(report), "", places);
+    expect_loaded(page);
+    return between(page.dom, "data-places=\"", "\"").value_or("");
+  };
+  json report = at_the_roofs();
+  report["rows"].erase(report["rows"].begin() + 1, report["rows"].end());
+  EXPECT_EQ(places_of(report), "cpu on,cpu on,gpu on,gpu on");
+  report["rows"][0]["times"][2]["seconds"] = 1e-6;  // three times as long as a copy
+  report["rows"][0]["times"][1]["flops"] = 1e-3;    // hardly computes
+  EXPECT_EQ(places_of(report), "cpu on,gpu below,gpu on");
 }
 
 TEST(ComparePage, OfTheCpuAloneSlow) {

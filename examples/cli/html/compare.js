@@ -189,7 +189,7 @@ function differencesTable(row) {
 
 const table = h('table', {class: 'rows'}), details = h('section', {class: 'details', 'aria-live': 'polite'}), count = h('span', {class: 'soft small'});
 const wrong = judged.filter(({row}) => !row.ok).length;
-const verdict = data.ok ? `✓ ${judged.length} rows, all within tolerance`
+const verdict = data.ok ? (data.train ? `✓ ${data.train.steps_done} steps, every layer within tolerance` : `✓ ${judged.length} rows, all within tolerance`)
   : wrong > 0 ? `✗ ${wrong} of ${judged.length} rows beyond tolerance` : data.train?.parted ? '✗ beyond tolerance' : '✗ the training diverged';
 const subject = {layers: 'each layer by itself', model: `the layers inside ${data.model}`, train: `lock-step training of ${data.model}`}[data.what];
 

@@ -37,8 +37,11 @@ function timeRow(row, index, share, decades) {
 
 // ---- roofline: operations per second over operations per byte, both logarithmic -----------------
 
+// What hardly computes at all, as a sum's gradient, would stretch the chart by decades for nothing.
+const kLeastIntensity = .01;
+
 function roofSection() {
-  const points = timed().flatMap(({row, index}) => row.times.filter((t) => t.flops > 0 && t.bytes > 0 && t.seconds > 0)
+  const points = timed().flatMap(({row, index}) => row.times.filter((t) => t.bytes > 0 && t.flops >= kLeastIntensity * t.bytes && t.seconds > 0)
     .map((t) => ({row, index, t, x: Math.log10(t.flops / t.bytes), y: Math.log10(t.flops / t.seconds / 1e9)})));
   if (points.length === 0) return null;
   const xs = points.map((p) => p.x), ys = points.map((p) => p.y);
@@ -66,7 +69,7 @@ function roofSection() {
     dot.addEventListener('keydown', (event) => { if (event.key === 'Enter') open(p.index); });
   });
   return h('section', {}, h('h2', {}, 'Roofline'), legendOf(),
-    h('p', {class: 'small soft'}, 'Slanted: the speed of a large copy; flat: that of a large matrix product; both measured here. A dot on a line is as fast as the machine allows. Filled: forward; ring: backward.'),
+    h('p', {class: 'small soft'}, 'Slanted: the speed of a large copy; flat: that of a large matrix product; both measured here. A dot on a line is as fast as the machine allows. Filled: forward; ring: backward. What only moves data is in the bars above.'),
     says, h('div', {class: 'scroll'}, chart));
 }
 
