@@ -1,7 +1,7 @@
 // conv2d's first layers on CUDA: launches of conv2d_first.cuh and what builds on it.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_first_plain.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -25,6 +25,7 @@ FirstConv first_conv(const Image& x, const Image& y, const Window& window, const
   const int row_tiles = number(ceil_div(y.h, tile.rows));
   p.row_tiles = FastDivisor(static_cast<uint32_t>(row_tiles));
   p.tiles = p.images * row_tiles;
+  p.positions = FastDivisor(static_cast<uint32_t>(p.taps_h * p.taps_w * x.channels));
   return p;
 }
 
@@ -48,39 +49,40 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
   constexpr int64_t kBlocks = (N * Parts > 4 ? 2 : 3) * kHaloProcessors;
   const dim3 grid(stepping_blocks(p.tiles, 1, std::max<int64_t>(1, kBlocks / tiles)),
                   static_cast<unsigned>(tiles));
-  launch_kernel(cuda, {grid, 256, shared}, conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
+  launch_overlapping(cuda, {.grid = grid, .threads = 256, .shared_bytes = shared},
+                     conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
 }
 
-template <class T, int Channels, int M, int N, bool Bias>
-void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
-  constexpr int kPixels = 32 / static_cast<int>(sizeof(T));
-  constexpr int64_t kPitch = first_dy_pitch<T, M>;
-  const int64_t pixels = ceil_div(int64_t{p.tile.rows} * p.out_w, kPixels) * kPixels;
-  const int64_t tiles =
-      pixels * (2 * kPitch + 4) + 2 * int64_t{sizeof(T)} * Channels * p.tile.halo_pixels();
-  const int64_t sums = int64_t{8} * M * 16 * kFirstSumsPitch<N> * int64_t{sizeof(float)};
-  const dim3 grid(exact_blocks(slices.count, "conv2d"),
-                  static_cast<unsigned>(ceil_div(p.k, M * 16)));
-  launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
-                conv2d_first_wgrad<T, Channels, M, N, Bias>, p);
+// A block for each slice and M * 16 channels, with room for their tiles or their sums.
+template <class T, int Channels, int M>
+ClusterShape wgrad_shape(const FirstConv& p, int64_t slices, int64_t sums) {
+  using Tiles = FirstWgradTiles<T, Channels, M>;
+  const int64_t pixels =
+      ceil_div(int64_t{p.tile.rows} * p.out_w, Tiles::kPixels) * int64_t{Tiles::kPixels};
+  const int64_t tiles = pixels * (2 * int64_t{Tiles::kPitch} + 4) +
+                        2 * int64_t{sizeof(T)} * Channels * p.tile.halo_pixels();
+  return {
+      .grid = dim3(exact_blocks(slices, "conv2d"), static_cast<unsigned>(ceil_div(p.k, M * 16))),
+      .threads = 256,
+      .shared_bytes = static_cast<size_t>(std::max(tiles, sums))};
 }
 
 template <class T, int Channels, int M, int N>
-void wgrad(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
-  p.bias_sums == nullptr ? wgrad<T, Channels, M, N, false>(cuda, p, slices)
-                         : wgrad<T, Channels, M, N, true>(cuda, p, slices);
+void wgrad(Cuda& cuda, const FirstConv& p, int64_t slices) {
+  const int64_t sums = int64_t{8} * M * 16 * kFirstSumsPitch<N> * int64_t{sizeof(float)};
+  launch_overlapping(cuda, wgrad_shape<T, Channels, M>(p, slices, sums),
+                     p.bias_sums == nullptr ? conv2d_first_wgrad<T, Channels, M, N, false>
+                                            : conv2d_first_wgrad<T, Channels, M, N, true>,
+                     p);
 }
 
 template <int Channels>
-void wgrad_plain(Cuda& cuda, const FirstConv& p, const Chunks& slices) {
-  const int64_t tiles = int64_t{p.tile.rows} * p.out_w * (2 * first_dy_pitch<float, 4> + 4) +
-                        2 * int64_t{sizeof(float)} * Channels * p.tile.halo_pixels();
+void wgrad_plain(Cuda& cuda, const FirstConv& p, int64_t slices) {
   const int64_t sums = int64_t{256} * sizeof(FirstPlainSums<Channels>::c);
-  const dim3 grid(exact_blocks(slices.count, "conv2d"), static_cast<unsigned>(ceil_div(p.k, 64)));
-  launch_kernel(cuda, {grid, 256, static_cast<size_t>(std::max(tiles, sums))},
-                p.bias_sums == nullptr ? conv2d_first_wgrad_plain<Channels, false>
-                                       : conv2d_first_wgrad_plain<Channels, true>,
-                p);
+  launch_overlapping(cuda, wgrad_shape<float, Channels, 4>(p, slices, sums),
+                     p.bias_sums == nullptr ? conv2d_first_wgrad_plain<Channels, false>
+                                            : conv2d_first_wgrad_plain<Channels, true>,
+                     p);
 }
 
 // f(type, channels) for the dtypes and channel counts of first layers.
@@ -116,18 +118,17 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
 
 void wgrad_first(Cuda& cuda, const WgradCall& call) {
   FirstConv p = first_conv(call.x, call.dy, call.window, plan_conv_first(call.problem()));
-  const Chunks slices = plan_chunks(p.tiles, 1, 2 * kHaloProcessors);
+  const int64_t slices = std::min<int64_t>(p.tiles, 2 * kHaloProcessors);
   const int positions = call.taps() * call.c_per_group();
-  p.tiles_per_slice = static_cast<int>(slices.size);
   p.dy = call.dy.data;
   Scratch scratch;
-  const int64_t bytes = slices.count * p.k * int64_t{sizeof(float)};
+  const int64_t bytes = slices * p.k * int64_t{sizeof(float)};
   const size_t partials = scratch.add(bytes * positions);
   const size_t bias_sums = scratch.add(call.dbias ? bytes : 0);
   scratch.allocate(cuda);
   p.out = scratch.at(partials);
   if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
-  if (slices.count > 0) {
+  if (slices > 0) {
     visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
       using T = typename decltype(type)::type;
       constexpr int kChannels = decltype(channels)::value;
@@ -141,10 +142,10 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
       }
     });
   }
-  sum_slices(cuda, call.dw.dtype,
-             {p.out, call.dw.data, slices.count, p.k, call.c_per_group(), call.c_per_group(),
-              call.taps()});
-  if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices.count);
+  sum_slices(
+      cuda, call.dw.dtype,
+      {p.out, call.dw.data, slices, p.k, call.c_per_group(), call.c_per_group(), call.taps()});
+  if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices);
 }
 
 }  // namespace gradus

@@ -23,7 +23,8 @@ struct FirstConv {
   HaloTile tile;  // one image, whole rows
   FastDivisor tile_width, halo_width;
   FastDivisor row_tiles;  // of an image
-  int tiles = 1, tiles_per_slice = 1;
+  FastDivisor positions;  // (r, s, c)
+  int tiles = 1;          // blocks along x take every so many-th one
 };
 
 // A tile's image, its first row of outputs, and how many of its pixels exist: its first ones.

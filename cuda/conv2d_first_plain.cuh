@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/conv2d_first_wgrad.cuh"
-#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -58,60 +57,36 @@ struct FirstPlainSums {
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
 //         Bias: bias_sums[slice][k] = Σ dy[pixel][k]
-// grid    x: slices of tiles; y: tiles of 64 channels k. Threads share channels, positions, pixels
-// passes  one
-// bytes   dy once, x once and its halo
-// smem    two tiles of dy and x, the tile's table of pixels; afterwards the threads' sums
-// needs   k a multiple of 4, dy 16-byte aligned, at most 288 positions
-// order   pixels of a thread in order, then the threads; slices are added by conv2d_reduce
+// grid    x: a block per slice; y: tiles of 64 channels k. Threads share channels, positions,
+// pixels passes  one bytes   dy once, x once and its halo smem    two tiles of dy and x, the tile's
+// table of pixels; afterwards the threads' sums needs   k a multiple of 4, dy 16-byte aligned, at
+// most 288 positions order   pixels of a thread in order, then the threads; slices are added by
+// conv2d_reduce
 template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
   start_next_kernel();
-  const int k0 = blockIdx.y * 64, padded = p.tile.rows * p.out_w;
-  const int dy_size = padded * first_dy_pitch<float, 4>;
-  const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
-  unsigned char* const shared = dynamic_shared();
-  int* const table = reinterpret_cast<int*>(shared + 2 * dy_size);
-  float* const x_tiles = reinterpret_cast<float*>(table + padded);
-  const int begin = blockIdx.x * p.tiles_per_slice;
-  const int end = min(begin + p.tiles_per_slice, p.tiles);
-  const FirstUpstream<float, 4> upstream(p, k0, shared_address(shared));
-  FirstInput<float, Channels> input(p);
-  upstream.copy(begin, 0, padded);
-  commit_copies();
-  input.start(begin);
-  fill_first_table<Channels>(p, table, padded);
+  const int k0 = blockIdx.y * 64;
+  FirstWgradTiles<float, Channels, 4> tiles(p, k0);
+  tiles.start();
   FirstPlainSums<Channels> sums(p);
   [[maybe_unused]] ChannelSums<float, 64> bias;
-  input.finish(begin, x_tiles);
-  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
-    const int now = turn % 2, other = 1 - now;
-    if (tile + 1 < end) {
-      upstream.copy(tile + 1, other * dy_size, padded);
-      input.start(tile + 1);
-    }
-    commit_copies();
-    wait_copies<1>();
-    __syncthreads();
-    const int valid = FirstTile(p, tile).valid;
-    if constexpr (Bias) bias.take(shared + now * dy_size, first_dy_pitch<float, 4>, valid);
-    sums.add(shared + now * dy_size, x_tiles + now * x_size, table, valid);
-    if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
-    __syncthreads();
-  }
+  tiles.walk([&](const unsigned char* dy, const float* x, int valid) {
+    if constexpr (Bias) bias.take(dy, tiles.kPitch, valid);
+    sums.add(dy, x, tiles.table, valid);
+  });
 
-  float* const mail = reinterpret_cast<float*>(shared);
+  float* const mail = reinterpret_cast<float*>(tiles.dy);
   if constexpr (Bias) {
     bias.store(mail, p.bias_sums + static_cast<int64_t>(blockIdx.x) * p.k + k0, p.k - k0);
   }
   sums.leave(mail);
   __syncthreads();
-  const int positions = p.taps_h * p.taps_w * Channels;
+  const int positions = static_cast<int>(p.positions.divisor);
   float* const out =
       static_cast<float*>(p.out) + (static_cast<int64_t>(blockIdx.x) * p.k + k0) * positions;
   for (int e = threadIdx.x; e < min(64, p.k - k0) * positions; e += 256) {
-    const int row = e / positions, position = e - row * positions;
+    const int row = static_cast<int>(p.positions.quotient(e)), position = e - row * positions;
     float sum = 0;
     for (int i = 0; i < sums.pixels; ++i) {
       sum += mail[(i * sums.groups * FirstPlainSums<Channels>::kColumns + position) * 64 + row];

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/conv2d_first_tensor.cuh"
-#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -41,6 +40,60 @@ struct FirstUpstream {
     for (int pixel = pixel0; pixel < padded; pixel += kStep) {
       copy_async_streamed(place, pixel < valid ? from : dy, pixel < valid);
       place += kStep * kPitch, from += static_cast<int64_t>(kStep) * p.k;
+    }
+  }
+};
+
+// The tiles of a block, every gridDim.x-th one, two at a time in shared memory: dy of M * 16
+// channels and x, and where in x each pixel's window begins.
+template <class T, int Channels, int M>
+struct FirstWgradTiles {
+  static constexpr int kPixels = 32 / static_cast<int>(sizeof(T));  // dy is padded to multiples
+  static constexpr int kPitch = first_dy_pitch<T, M>;
+  const FirstConv& p;
+  int padded, dy_size, x_size;
+  unsigned char* dy;
+  int* table;
+  T* x;
+  FirstUpstream<T, M> upstream;
+  FirstInput<T, Channels> input;
+
+  __device__ __forceinline__ FirstWgradTiles(const FirstConv& problem, int k0)
+      : p(problem),
+        padded((p.tile.rows * p.out_w + kPixels - 1) / kPixels * kPixels),
+        dy_size(padded * kPitch),
+        x_size(p.tile.halo_rows * p.tile.halo_columns * Channels),
+        dy(dynamic_shared()),
+        table(reinterpret_cast<int*>(dy + 2 * dy_size)),
+        x(reinterpret_cast<T*>(table + padded)),
+        upstream(p, k0, shared_address(dy)),
+        input(p) {}
+
+  // As soon as may be: what the kernel prepares meanwhile follows.
+  __device__ __forceinline__ void start() {
+    wait_for_previous_kernel();
+    upstream.copy(blockIdx.x, 0, padded);
+    commit_copies();
+    input.start(blockIdx.x);
+    fill_first_table<Channels>(p, table, padded);
+  }
+  // add(dy, x, pixels that exist) for each tile.
+  template <class Add>
+  __device__ __forceinline__ void walk(const Add& add) {
+    const int step = static_cast<int>(gridDim.x);
+    int tile = blockIdx.x;
+    input.finish(tile, x);
+    for (int turn = 0; tile < p.tiles; tile += step, turn ^= 1) {
+      if (tile + step < p.tiles) {
+        upstream.copy(tile + step, (1 - turn) * dy_size, padded);
+        input.start(tile + step);
+      }
+      commit_copies();
+      wait_copies<1>();
+      __syncthreads();
+      add(dy + turn * dy_size, x + turn * x_size, FirstTile(p, tile).valid);
+      input.finish(tile + step, x + (1 - turn) * x_size);
+      __syncthreads();
     }
   }
 };
@@ -128,7 +181,7 @@ struct FirstWgradProduct {
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
 //         Bias: bias_sums[slice][k] = Σ dy[pixel][k], of dy as it is stored
-// grid    x: slices of tiles; y: tiles of M * 16 channels k. The 8 warps share the pixels
+// grid    x: a block per slice; y: tiles of M * 16 channels k. The 8 warps share the pixels
 // passes  one
 // bytes   dy once, x once and its halo
 // smem    two tiles of dy and x, the tile's table of pixels; afterwards the warps' sums
@@ -138,59 +191,35 @@ template <class T, int Channels, int M, int N, bool Bias>
 __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
   start_next_kernel();
-  using Product = FirstWgradProduct<T, Channels, M, N>;
-  constexpr int kPixels = Product::kPixels;
+  using Tiles = FirstWgradTiles<T, Channels, M>;
+  constexpr int kPixels = Tiles::kPixels, kSumsPitch = kFirstSumsPitch<N>;
   const int k0 = blockIdx.y * M * 16, warp = threadIdx.x / 32;
-  const int padded = (p.tile.rows * p.out_w + kPixels - 1) / kPixels * kPixels;
-  const int dy_size = padded * Product::kPitch;
-  const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
-  unsigned char* const shared = dynamic_shared();
-  int* const table = reinterpret_cast<int*>(shared + 2 * dy_size);
-  T* const x_tiles = reinterpret_cast<T*>(table + padded);
-  const int begin = blockIdx.x * p.tiles_per_slice;
-  const int end = min(begin + p.tiles_per_slice, p.tiles);
-  const FirstUpstream<T, M> upstream(p, k0, shared_address(shared));
-  FirstInput<T, Channels> input(p);
-  upstream.copy(begin, 0, padded);
-  commit_copies();
-  input.start(begin);
-  fill_first_table<Channels>(p, table, padded);
-  Product product(p);
+  Tiles tiles(p, k0);
+  tiles.start();
+  FirstWgradProduct<T, Channels, M, N> product(p);
   [[maybe_unused]] ChannelSums<T, M * 16> bias;
-  input.finish(begin, x_tiles);
-  for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
-    const int now = turn % 2, other = 1 - now;
-    if (tile + 1 < end) {
-      upstream.copy(tile + 1, other * dy_size, padded);
-      input.start(tile + 1);
-    }
-    commit_copies();
-    wait_copies<1>();
-    __syncthreads();
-    const int valid = FirstTile(p, tile).valid;
+  tiles.walk([&](const unsigned char* dy, const T* x, int valid) {
+    if constexpr (Bias) bias.take(dy, Tiles::kPitch, valid);
     for (int first = warp * kPixels; first < valid; first += 8 * kPixels) {
-      product.multiply(shared + now * dy_size, x_tiles + now * x_size, table, first, valid);
+      product.multiply(dy, x, tiles.table, first, valid);
     }
-    if (tile + 1 < end) input.finish(tile + 1, x_tiles + other * x_size);
-    if constexpr (Bias) bias.take(shared + now * dy_size, Product::kPitch, valid);
-    __syncthreads();
-  }
+  });
 
-  float* const sums = reinterpret_cast<float*>(shared);
+  float* const sums = reinterpret_cast<float*>(tiles.dy);
   if constexpr (Bias) {
     bias.store(sums, p.bias_sums + static_cast<int64_t>(blockIdx.x) * p.k + k0, p.k - k0);
   }
-  product.leave(sums + warp * M * 16 * kFirstSumsPitch<N>);
+  product.leave(sums + warp * M * 16 * kSumsPitch);
   __syncthreads();
-  const int positions = p.taps_h * p.taps_w * Channels;
+  const int positions = static_cast<int>(p.positions.divisor);
   float* const out =
       static_cast<float*>(p.out) + (static_cast<int64_t>(blockIdx.x) * p.k + k0) * positions;
   for (int e = threadIdx.x; e < min(M * 16, p.k - k0) * positions; e += 256) {
-    const int row = e / positions;
-    const float* const from = sums + row * kFirstSumsPitch<N> + e - row * positions;
+    const int row = static_cast<int>(p.positions.quotient(e));
+    const float* const from = sums + row * kSumsPitch + e - row * positions;
     float sum = from[0];
 #pragma unroll
-    for (int w = 1; w < 8; ++w) sum += from[w * M * 16 * kFirstSumsPitch<N>];
+    for (int w = 1; w < 8; ++w) sum += from[w * M * 16 * kSumsPitch];
     out[e] = sum;
   }
 }
