@@ -1,7 +1,7 @@
 // Depthwise conv2d on CUDA: launches of conv2d_depthwise.cuh and conv2d_depthwise_wgrad.cuh.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_depthwise_wgrad.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -33,9 +33,11 @@ size_t ring_bytes(int columns) {
 template <class Params, class... Args>
 void launch(Cuda& cuda, const ConvDepthwisePlan& plan, size_t shared, void (*kernel)(Params),
             const Args&... args) {
-  launch_kernel(
-      cuda, {dim3(exact_blocks(plan.blocks(), "conv2d")), plan.strips * kDepthwiseLanes, shared},
-      kernel, args...);
+  launch_overlapping(cuda,
+                     {.grid = dim3(exact_blocks(plan.blocks(), "conv2d")),
+                      .threads = plan.strips * kDepthwiseLanes,
+                      .shared_bytes = shared},
+                     kernel, args...);
 }
 
 template <class T, int Stride>

@@ -267,6 +267,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
   const int i1 = min(i0 + rows, p.shape.out_h);
   unsigned char* const slots = dynamic_shared() + kDepthwiseFilterBytes;
   Ring ring(p.shape, p.in, n, i0, i1, block.j0, block.c0, shared_address(slots));
+  wait_for_previous_kernel();
+  start_next_kernel();
   ring.start();
   const DepthwiseFilter<T> filter(p, block.c0, reinterpret_cast<float*>(dynamic_shared()));
   const int lane = threadIdx.x % kDepthwiseLanes, strip = threadIdx.x / kDepthwiseLanes;

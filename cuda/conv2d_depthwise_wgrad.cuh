@@ -57,6 +57,7 @@ __device__ __forceinline__ void store_depthwise(const DepthwiseWgrad& p,
 template <class T, int Stride, bool Bias>
 __global__ void __launch_bounds__(kDepthwiseThreads)
     conv2d_depthwise_wgrad(const __grid_constant__ DepthwiseWgrad p) {
+  wait_for_previous_kernel();
   start_next_kernel();
   using Ring = DepthwiseRing<T, Stride, kDepthwiseWgradStrip>;
   constexpr int V = kDepthwisePack<T>, kStrip = kDepthwiseWgradStrip;

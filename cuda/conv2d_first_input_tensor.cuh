@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "cuda/device/conv2d_halo.cuh"
 #include "cuda/device/split_tf32.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -232,6 +233,8 @@ __global__ void __launch_bounds__(256, 2)
     }
     commit_copies();
   };
+  wait_for_previous_kernel();
+  start_next_kernel();
   copy(begin, 0);
   copy(begin + p.rows, 1);
   const Weights weights(p, reinterpret_cast<T*>(z), dynamic_shared());

@@ -65,7 +65,6 @@ struct FirstPlainSums {
 template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
-  start_next_kernel();
   const int k0 = blockIdx.y * 64;
   FirstWgradTiles<float, Channels, 4> tiles(p, k0);
   tiles.start();

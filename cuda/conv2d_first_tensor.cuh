@@ -206,9 +206,9 @@ __global__ void __launch_bounds__(256, N* Parts > 4 ? 2 : 3)
   T* const x_tiles = reinterpret_cast<T*>(table + pixels);
   FirstInput<T, Channels> input(p);
   int tile = blockIdx.x;
-  start_next_kernel();
   fill_first_table<Channels>(p, table, pixels);
   wait_for_previous_kernel();
+  start_next_kernel();
   input.start(tile);
   fill_first_weights<T, Channels, Steps>(p, weights, blockIdx.y * kColumns, kColumns);
   input.finish(tile, x_tiles);

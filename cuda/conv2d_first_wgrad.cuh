@@ -72,6 +72,7 @@ struct FirstWgradTiles {
   // As soon as may be: what the kernel prepares meanwhile follows.
   __device__ __forceinline__ void start() {
     wait_for_previous_kernel();
+    start_next_kernel();
     upstream.copy(blockIdx.x, 0, padded);
     commit_copies();
     input.start(blockIdx.x);
@@ -190,7 +191,6 @@ struct FirstWgradProduct {
 template <class T, int Channels, int M, int N, bool Bias>
 __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
-  start_next_kernel();
   using Tiles = FirstWgradTiles<T, Channels, M>;
   constexpr int kPixels = Tiles::kPixels, kSumsPitch = kFirstSumsPitch<N>;
   const int k0 = blockIdx.y * M * 16, warp = threadIdx.x / 32;

@@ -3,7 +3,7 @@
 
 #include "cuda/conv2d_halo.h"
 #include "cuda/device/conv2d_halo_product.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 
@@ -50,11 +50,13 @@ __global__ void __launch_bounds__(Warps * 32)
     commit_copies();
   };
 
+  fill_halo_tables(p, p.tile.images > 1 ? h.outputs : p.tile.rows, kPitch, pixels, padded, sources,
+                   targets);
+  wait_for_previous_kernel();
+  start_next_kernel();
   load(blockIdx.x, 0);
   fill_halo_weights<T, Steps, Taps, Split>(p, h, w, weights, weight_pitch, block_columns, column0,
                                            group);
-  fill_halo_tables(p, p.tile.images > 1 ? h.outputs : p.tile.rows, kPitch, pixels, padded, sources,
-                   targets);
   for (int tile = blockIdx.x, turn = 0; tile < p.tiles; tile += gridDim.x, ++turn) {
     if (p.stages == 2) {
       load(tile + gridDim.x, (turn + 1) % 2);
@@ -88,13 +90,14 @@ template <class T, bool Split, int N, int Steps>
 void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   constexpr int kM = kHaloPixels / 16;
   const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.sets));
-  const LaunchShape shape{grid, kHaloWarps * 32, static_cast<size_t>(plan.shared)};
+  const ClusterShape shape{
+      .grid = grid, .threads = kHaloWarps * 32, .shared_bytes = static_cast<size_t>(plan.shared)};
   if (plan.three_by_three) {
-    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,
-                  plan.shape);
+    launch_overlapping(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,
+                       plan.shape);
   } else {
-    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0, Split>,
-                  plan.shape);
+    launch_overlapping(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0, Split>,
+                       plan.shape);
   }
 }
 

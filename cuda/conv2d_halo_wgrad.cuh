@@ -4,7 +4,7 @@
 #include "cuda/conv2d_halo.h"
 #include "cuda/device/conv2d_channel_sums.cuh"
 #include "cuda/device/conv2d_halo_wgrad.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 
@@ -22,11 +22,12 @@ template <class T, int M, int N, int RowSteps, int Steps, int Threads, bool Bias
 __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_constant__ HaloWgrad p) {
   using Tiles = HaloWgradTiles<T, RowSteps, Steps>;
   unsigned char* const shared = dynamic_shared();
-  start_next_kernel();
   const int begin = blockIdx.x * p.tiles_per_slice, end = min(begin + p.tiles_per_slice, p.tiles);
   const int k0 = blockIdx.z * p.row_units * M * 16;
   const Tiles tiles(p, shared, k0, end);
   tiles.prepare(shared);
+  wait_for_previous_kernel();
+  start_next_kernel();
   tiles.load(begin, 0);
 
   const int warp = threadIdx.x / 32, units = p.row_units * p.column_units;
@@ -70,9 +71,12 @@ void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
                   static_cast<unsigned>(plan.row_tiles));
   const int threads = 32 * p.row_units * p.column_units * p.splits;
   const int64_t sums = Bias ? Sums::shared_bytes(threads) : 0;
-  launch_kernel(cuda, {grid, threads, static_cast<size_t>(std::max(plan.shared, sums))},
-                conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32, Bias, Split>,
-                p);
+  launch_overlapping(
+      cuda,
+      {.grid = grid,
+       .threads = threads,
+       .shared_bytes = static_cast<size_t>(std::max(plan.shared, sums))},
+      conv2d_halo_wgrad<T, kM, kN, RowSteps, Steps, kHaloWgradWarps * 32, Bias, Split>, p);
 }
 
 template <class T, bool Split, int RowSteps, int Steps>

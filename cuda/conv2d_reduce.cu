@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t count = p.rows * per_row.divisor;
   const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
   wait_for_previous_kernel();
+  start_next_kernel();
   Acc sum = 0;
   if (e < count) {
     const Acc* at = static_cast<const Acc*>(p.partials) + e;
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(kChannels * 32)
   const int lane = threadIdx.x % kChannels, c = channel0 + lane;
   const int64_t count = p.rows * p.padded_channels * p.taps;
   wait_for_previous_kernel();
+  start_next_kernel();
   for (int tap = threadIdx.x / kChannels; tap < p.taps; tap += blockDim.x / kChannels) {
     Acc sum = 0;
     if (c < p.channels) {

@@ -73,7 +73,6 @@ void wgrad_pairs(Cuda& cuda, const WgradCall& call, const ShiftWgrad& p, int64_t
   ClusterShape shape = half_shape(p, kShiftWgradCluster * pairs * p.tiles,
                                   ShiftWgradStages<3>::kThreads, kShiftWgradMail);
   shape.cluster = kShiftWgradCluster;
-  shape.overlaps = false;
   call.dtype == DType::bf16 ? launch_overlapping(cuda, shape, conv2d_shift_wgrad<BFloat16>, p)
                             : launch_overlapping(cuda, shape, conv2d_shift_wgrad<Half>, p);
   sum_slices(cuda, call.dw.dtype,

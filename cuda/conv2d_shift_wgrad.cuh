@@ -229,6 +229,7 @@ __global__ void __launch_bounds__(ShiftWgradStages<3>::kThreads, 1)
   const int k0 = tile % p.k_tiles * 64, c0 = tile / p.k_tiles * 64;
   const bool bias = p.bias_sums != nullptr && c0 == 0;
   stages.open(bias);
+  wait_for_previous_kernel();
   start_next_kernel();
   const int begin = min(slice * p.slice_steps, p.steps);
   const int end = min(begin + p.slice_steps, p.steps);

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(ShiftWgradStages<1>::kThreads, 1)
   const bool bias = p.bias_sums != nullptr && row == 0;
   ShiftWgradStages<1> stages(p, row);
   stages.open(bias);
-  start_next_kernel();
   wait_for_previous_kernel();
+  start_next_kernel();
   const int begin = min(slice * p.slice_steps, p.steps);
   const int end = min(begin + p.slice_steps, p.steps);
   if (threadIdx.x >= 128) {
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kShiftRowsLanes * 32)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* const from = partials + blockIdx.x * 128 + lane * 4;
   wait_for_previous_kernel();
+  start_next_kernel();
   Pack<float, 4> sum = {};
 #pragma unroll 6
   for (int slice = warp; slice < slices; slice += kShiftRowsLanes) {

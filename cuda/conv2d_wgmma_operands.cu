@@ -5,7 +5,7 @@
 #include "cuda/conv2d_wgmma_kernels.h"
 #include "cuda/device/split_tf32.cuh"
 #include "cuda/device/vector.cuh"
-#include "cuda/launch_kernel.cuh"
+#include "cuda/launch_cluster.cuh"
 
 namespace gradus {
 namespace {
@@ -22,6 +22,7 @@ constexpr int kTurn = 32;  // sides of the blocks' tiles
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     conv2d_pack_wgmma_weights(const __grid_constant__ WgmmaWeights p) {
+  wait_for_previous_kernel();
   start_next_kernel();
   constexpr int kPitch = kTurn + (sizeof(T) == 2 ? 2 : 1), kWarps = kThreads / kTurn;
   __shared__ T tile[kTurn * kPitch];
@@ -94,9 +95,8 @@ void pack_wgmma_weights(Cuda& cuda, DType dtype, const WgmmaWeights& p) {
       ceil_div(static_cast<int64_t>(p.out) * most, kTurn) * ceil_div(p.in, kTurn);
   visit(Floating{}, dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_kernel(
-        cuda, {dim3(exact_blocks(blocks, "conv2d"), static_cast<unsigned>(p.part_count)), kThreads},
-        conv2d_pack_wgmma_weights<T>, p);
+    const dim3 grid(exact_blocks(blocks, "conv2d"), static_cast<unsigned>(p.part_count));
+    launch_overlapping(cuda, {.grid = grid, .threads = kThreads}, conv2d_pack_wgmma_weights<T>, p);
   });
 }
 

@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(kTurnThreads, 1)
   using Stages = TurnedStages<X>;
   Stages stages;
   stages.open();
+  wait_for_previous_kernel();
   start_next_kernel();
   const WgmmaWgradBlock block(p, X::kBlockColumns, X::kColumns, X::kStep);
   const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;

@@ -13,10 +13,7 @@ void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), size_t shared_bytes, const W
             int64_t slices) {
   const unsigned blocks = exact_blocks(slices * p.row_tiles * p.column_tiles, "conv2d");
   launch_overlapping(cuda,
-                     {.grid = dim3(blocks),
-                      .threads = kWgmmaThreads,
-                      .shared_bytes = shared_bytes,
-                      .overlaps = false},
+                     {.grid = dim3(blocks), .threads = kWgmmaThreads, .shared_bytes = shared_bytes},
                      kernel, p);
 }
 

@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   using Stages = WgmmaStages<T, Rows, Columns>;
   Stages stages;
   stages.open();
+  wait_for_previous_kernel();
   start_next_kernel();
   const WgmmaWgradBlock block(p, Columns, Rows, 64);
   if (threadIdx.x >= kWgmmaConsumers) {
