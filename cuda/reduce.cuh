@@ -54,18 +54,17 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   const RowUnit of(plan);
-  const StridedOffsets<2> at = place_of<kMaxRank>(plan.kept, of.output);
+  const StridedOffsets<2> at = place_of(plan.kept, of.output);
   const T* from = x + at.at[0];
   PartOf<F, A> part = F::template identity<A>();
   int64_t i = of.begin + of.lane;
-  for (; i + 7 * of.lanes < of.end; i += 8 * of.lanes) {
-    take_row<F, 8, N>(part, from, plan.reduced, i, of.lanes);
-  }
+  ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, i);
+  for (; i + 7 * of.lanes < of.end; i += 8 * of.lanes) take_row<F, 8, N>(part, from, walk);
   if (i + 3 * of.lanes < of.end) {
-    take_row<F, 4, N>(part, from, plan.reduced, i, of.lanes);
+    take_row<F, 4, N>(part, from, walk);
     i += 4 * of.lanes;
   }
-  for (; i < of.end; i += of.lanes) take_row<F, 1, N>(part, from, plan.reduced, i, of.lanes);
+  for (; i < of.end; i += of.lanes) take_row<F, 1, N>(part, from, walk);
   start_next_kernel();
   if (of.lanes <= kWarp) {
     for (int mask = 1; mask < of.lanes; mask *= 2) {
@@ -96,8 +95,7 @@ struct ColumnBlock {
         of(plan, tile * blockDim.x + threadIdx.x, N) {}
   template <class T>
   __device__ __forceinline__ const T* first(const T* x, const ReducePlan<1>& plan) const {
-    return x + place_of<kMaxRank>(plan.kept, of.is_inside ? of.outer : 0).at[0] +
-           of.column * plan.column[0];
+    return x + place_of(plan.kept, of.is_inside ? of.outer : 0).at[0] + of.column * plan.column[0];
   }
 };
 
@@ -120,7 +118,7 @@ __device__ __forceinline__ void write_columns(A (&slots)[F::kFields][kSlots],
     if (output.partial != nullptr) {
       output.template write_partial<F>(plan, block.chunk, to.outer * plan.columns + column, part);
     } else {
-      const StridedOffsets<2> in = place_of<kMaxRank>(plan.kept, to.outer);
+      const StridedOffsets<2> in = place_of(plan.kept, to.outer);
       output.template write<F>(in.at[1] + column * plan.column[1], part);
     }
   }
@@ -149,10 +147,11 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
     const T* from = block.first(x, plan);
     const int64_t step = blockDim.y;
     int64_t i = block.chunk * plan.chunk_size + threadIdx.y;
+    ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, i);
     for (; i + (kUnroll - 1) * step < end; i += kUnroll * step) {
-      take_rows<F, kUnroll, N>(parts, from, plan.reduced, i, step);
+      take_rows<F, kUnroll, N>(parts, from, walk);
     }
-    for (; i < end; i += step) take_rows<F, 1, N>(parts, from, plan.reduced, i, step);
+    for (; i < end; i += step) take_rows<F, 1, N>(parts, from, walk);
   }
   start_next_kernel();
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -175,8 +174,8 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   if (block.of.is_inside) {
     Pack<T, N> packs[kRows];
-    load_items<kColumnAxes<N>, kRows, N>(packs, block.first(x, plan), plan.reduced,
-                                         block.chunk * plan.chunk_size + threadIdx.y, blockDim.y);
+    ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, block.chunk * plan.chunk_size + threadIdx.y);
+    load_items(packs, block.first(x, plan), walk);
     start_next_kernel();
 #pragma unroll
     for (int j = 0; j < N; j += kPair) {

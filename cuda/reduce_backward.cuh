@@ -53,46 +53,44 @@ __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatis
   }
 }
 
-// dx of the items [i, end) in steps, kUnroll at a time; the first loads are under way before
-// `terms_of` fetches the terms. Element j of an item has the terms j % kTerms: one set, or a set
-// per column.
-template <class F, int kAxes, int N, class T, class TermsOf>
-__device__ __forceinline__ void write_gradients(T* dx, const T* x, const StridedPlan<2>& plan,
-                                                int64_t i, int64_t end, int64_t step,
-                                                const TermsOf& terms_of) {
+// dx of the items [i, end) in steps of plan.item_step, kUnroll at a time; the first loads are under
+// way before `terms_of` fetches the terms. Element j of an item has the terms j % kTerms: one set,
+// or a set per column.
+template <class F, int N, class T, class TermsOf>
+__device__ __forceinline__ void write_gradients(T* dx, const T* x, const ReducePlan<2>& plan,
+                                                int64_t i, int64_t end, const TermsOf& terms_of) {
   using A = acc_t<T>;
   constexpr int kUnroll = 4;
   typename TermsOf::Terms terms;
   constexpr int kTerms = std::extent_v<typename TermsOf::Terms>;
-  const auto load = [&](int64_t item) {
-    return load_pack<N>(x + place_of<kAxes>(plan, item).at[1]);
-  };
-  const auto write = [&](int64_t item, const Pack<T, N>& pack) {
-    A values[N];
-    widen_pack(values, pack);
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-      values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
-    store_rounded(dx + place_of<kAxes>(plan, item).at[0], values);
-  };
+  const int64_t step = plan.item_step;
+  ItemWalk<kAnyAxes<N>, 1, 2> from(plan, i);
+  ItemWalk<kAnyAxes<N>, 0, 2> to(plan, i);
   Pack<T, N> packs[kUnroll];
-  bool is_full = i + (kUnroll - 1) * step < end;
-  if (is_full) {
+  const auto load = [&] {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) packs[u] = load(i + u * step);
-  }
-  terms_of(terms);
-  while (is_full) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) write(i + u * step, packs[u]);
-    i += kUnroll * step;
-    is_full = i + (kUnroll - 1) * step < end;
-    if (is_full) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) packs[u] = load(i + u * step);
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = from.next();
+      if (i + u * step < end) packs[u] = load_pack<N>(x + at);
     }
+  };
+  load();
+  terms_of(terms);
+  while (i < end) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = to.next();
+      if (i + u * step >= end) continue;
+      A values[N];
+      widen_pack(values, packs[u]);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+      store_rounded(dx + at, values);
+    }
+    i += kUnroll * step;
+    load();
   }
-  for (; i < end; i += step) write(i, load(i));
 }
 
 template <class F, class T>
@@ -125,9 +123,9 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
                          const ReduceStatistics<T> statistics) {
   const RowUnit of(plan);
   if (!of.is_inside) return;
-  const StridedOffsets<3> at = place_of<kMaxRank>(plan.kept, of.output);
-  write_gradients<F, kRowAxes<N>, N>(dx + at.at[0], x + at.at[1], plan.reduced, of.begin + of.lane,
-                                     of.end, of.lanes, TermsOfSet<F, T>{statistics, at.at[2]});
+  const StridedOffsets<3> at = place_of(plan.kept, of.output);
+  write_gradients<F, N>(dx + at.at[0], x + at.at[1], plan, of.begin + of.lane, of.end,
+                        TermsOfSet<F, T>{statistics, at.at[2]});
 }
 
 // grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
@@ -142,10 +140,10 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   const ColumnUnit<2> of(plan, tile * blockDim.x + threadIdx.x, N);
   if (!of.is_inside) return;
   const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
-  const StridedOffsets<3> at = place_of<kMaxRank>(plan.kept, of.outer);
-  write_gradients<F, kColumnAxes<N>, N>(
-      dx + at.at[0] + of.column * plan.column[0], x + at.at[1] + of.column * plan.column[1],
-      plan.reduced, chunk * plan.chunk_size + threadIdx.y, end, blockDim.y,
+  const StridedOffsets<3> at = place_of(plan.kept, of.outer);
+  write_gradients<F, N>(
+      dx + at.at[0] + of.column * plan.column[0], x + at.at[1] + of.column * plan.column[1], plan,
+      chunk * plan.chunk_size + threadIdx.y, end,
       TermsOfColumns<F, N, T>{statistics, at.at[2] + of.column * plan.column[2], plan.column[2]});
 }
 

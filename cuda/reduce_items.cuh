@@ -23,51 +23,37 @@ struct MergeParts {
 template <class T>
 inline constexpr int kReducePack = reduce_pack(sizeof(T));
 
-// The most axes that items of N elements have: packs are made of few (reduce_plan.h), so that no
-// kernel that matters holds the long code of a general division.
+// Whether items of N elements have any number of axes: packs have two at most (reduce_plan.h), so
+// that no kernel that matters holds the long code of a general division.
 template <int N>
-inline constexpr int kRowAxes = N > 1 ? 2 : kMaxRank;
-template <int N>
-inline constexpr int kColumnAxes = N > 1 ? 1 : kMaxRank;
+inline constexpr bool kAnyAxes = N == 1;
 
-// Where item i lies in each tensor.
-template <int kAxes, int X>
-__device__ __forceinline__ StridedOffsets<X> place_of(const StridedPlan<X>& items, int64_t i) {
+// Where an output lies in each tensor.
+template <int X>
+__device__ __forceinline__ StridedOffsets<X> place_of(const StridedPlan<X>& kept, int64_t o) {
+  if (kept.rank > 1) return kept.offsets(o);
   StridedOffsets<X> at;
-  if (kAxes == 1 || items.rank <= 1) {
 #pragma unroll
-    for (int t = 0; t < X; ++t) at.at[t] = i * items.strides[t][0];
-    return at;
-  }
-  if (kAxes == 2 || (items.rank == 2 && items.small)) {
-    const int64_t outer = items.divisors[1].quotient(static_cast<uint32_t>(i));
-    const int64_t inner = i - outer * items.extents[1];
-#pragma unroll
-    for (int t = 0; t < X; ++t)
-      at.at[t] = outer * items.strides[t][0] + inner * items.strides[t][1];
-    return at;
-  }
-  if constexpr (kAxes > 2) return items.offsets(i);
+  for (int t = 0; t < X; ++t) at.at[t] = o * kept.strides[t][0];
+  return at;
 }
 
-// Loads the items i, i + step, ... of a set: addresses first, so that U loads are under way.
-template <int kAxes, int U, int N, class T>
-__device__ __forceinline__ void load_items(Pack<T, N> (&packs)[U], const T* x,
-                                           const StridedPlan<1>& items, int64_t i, int64_t step) {
+// Loads the next items of a set: addresses first, so that U loads are under way.
+template <int U, int N, class T, class Walk>
+__device__ __forceinline__ void load_items(Pack<T, N> (&packs)[U], const T* x, Walk& walk) {
   int64_t at[U];
 #pragma unroll
-  for (int u = 0; u < U; ++u) at[u] = place_of<kAxes>(items, i + u * step).at[0];
+  for (int u = 0; u < U; ++u) at[u] = walk.next();
 #pragma unroll
   for (int u = 0; u < U; ++u) packs[u] = load_pack_once<N>(x + at[u]);
 }
 
 // Merges U items into one part, in groups that fit the registers.
-template <class F, int U, int N, class T>
-__device__ __forceinline__ void take_row(PartOf<F, acc_t<T>>& part, const T* x,
-                                         const StridedPlan<1>& items, int64_t i, int64_t step) {
+template <class F, int U, int N, class T, class Walk>
+__device__ __forceinline__ void take_row(PartOf<F, acc_t<T>>& part, const T* x, Walk& walk) {
   using A = acc_t<T>;
   Pack<T, N> packs[U];
-  load_items<kRowAxes<N>, U, N>(packs, x, items, i, step);
+  load_items(packs, x, walk);
   constexpr int kGroup = U * N < 16 ? U * N : 16;
 #pragma unroll
   for (int first = 0; first < U * N; first += kGroup) {
@@ -103,12 +89,11 @@ __device__ __forceinline__ void column_values(acc_t<T> (&values)[U], const Pack<
 }
 
 // Merges U rows of N neighbouring columns into their parts.
-template <class F, int U, int N, class T>
-__device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const T* x,
-                                          const StridedPlan<1>& items, int64_t i, int64_t step) {
+template <class F, int U, int N, class T, class Walk>
+__device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const T* x, Walk& walk) {
   using A = acc_t<T>;
   Pack<T, N> packs[U];
-  load_items<kColumnAxes<N>, U, N>(packs, x, items, i, step);
+  load_items(packs, x, walk);
   if constexpr (requires { F::kOfCount; }) {
     // All columns have as many elements: the compiler keeps one register for them and works once.
 #pragma unroll

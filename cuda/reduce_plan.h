@@ -5,6 +5,7 @@
 
 #include <bit>
 
+#include "core/host_device.h"
 #include "core/view.h"
 #include "cuda/device/strided_plan.h"
 #include "cuda/plan.h"
@@ -22,6 +23,13 @@ enum class ReduceMapping : uint8_t {
   lanes_per_output,  // short sets along x: a warp or a part of one for each
   block_per_output,  // long sets along x, in chunks where there are few outputs
   columns,           // sets across x: each thread takes whole packs of neighbouring outputs
+};
+
+// How a walk over items leads through one tensor: `step` elements on, and `wrap` more where the
+// walk, `inner` items on along the last of two axes, passes its `extent`. (One axis has no end.)
+struct ItemStep {
+  int64_t step = 0, wrap = 0;
+  int inner = 0, extent = INT32_MAX;
 };
 
 // The merged axes of X tensors of one shape (x; for a gradient dx and x) fall into `kept` ones and
@@ -45,18 +53,63 @@ struct ReducePlan {
   FastDivisor column_divisor;    // by column_packs, for indices that fit 31 bits
   int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
   int64_t tiles = 1;             // columns: blocks side by side, over all kept axes
+  int64_t item_step = 1;         // items from one of a thread to its next
+  bool steps = false;            // by `by_item`, without division
+  ItemStep by_item[X];
+};
+
+// The items i, i + plan.item_step, ... of a set in tensor t: adds and carries.
+template <bool kAny, int t, int X>
+class ItemWalk {
+ public:
+  GRADUS_HD ItemWalk(const ReducePlan<X>& plan, int64_t i) : plan_(plan), i_(i) {
+    const StridedPlan<X>& items = plan.reduced;
+    if (kAny && !plan.steps) {
+      at_ = items.offsets(i).at[t];
+    } else if (items.rank < 2) {
+      at_ = i * items.strides[t][0];
+    } else {
+      const uint32_t outer = items.divisors[1].quotient(static_cast<uint32_t>(i));
+      inner_ = static_cast<int>(i) - static_cast<int>(outer) * plan.by_item[t].extent;
+      at_ = outer * items.strides[t][0] + inner_ * items.strides[t][1];
+    }
+  }
+  // Where the item lies; the walk is at the next one then.
+  GRADUS_HD int64_t next() {
+    const int64_t at = at_;
+    if (kAny && !plan_.steps) {
+      i_ += plan_.item_step;
+      at_ = plan_.reduced.offsets(i_).at[t];
+      return at;
+    }
+    const ItemStep& by = plan_.by_item[t];
+    at_ += by.step;
+    inner_ += by.inner;
+    if (inner_ >= by.extent) {
+      inner_ -= by.extent;
+      at_ += by.wrap;
+    }
+    return at;
+  }
+
+ private:
+  const ReducePlan<X>& plan_;
+  int64_t i_, at_;
+  int inner_ = 0;
 };
 
 namespace detail {
 
 inline constexpr int64_t kShortSet = 32;  // items below which threads work on outputs of their own
-inline constexpr int64_t kWarpItems = 256;       // items up to which a warp is enough for a set,
-inline constexpr int64_t kManyWarpItems = 1024;  // or with so many outputs
-inline constexpr int64_t kManyOutputs = 4096;
+inline constexpr int64_t kWarpItems = 256;          // items up to which a warp is enough for a set,
+inline constexpr int64_t kManyWarpItems = 1024;     // or with many outputs; forward, with twice as
+inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
 inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today,
 inline constexpr int64_t kFewBlocks = 512;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
-inline constexpr int64_t kWantedThreads = 1 << 17;  // columns: enough to fill any card of today
+inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: threads that suffice for few rows,
+inline constexpr int64_t kMostThreads = 1 << 19;    // and for many: as many as have
+inline constexpr int64_t kThreadRows = 64;          // so many rows
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
 inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread
 
@@ -102,13 +155,13 @@ ReduceAxes<X> sort_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
 
 // Whether the tensors can be accessed in packs of `width` along the columns or along the innermost
 // reduced axis; if so along the latter, that axis counts packs from here on. More reduced axes than
-// one (along x two, of which a FastDivisor finds the index) go one by one.
+// two go one by one.
 template <int X>
 bool take_packs(ReduceAxes<X>& axes, const std::array<const AnyView*, X>& xs, int64_t width) {
   const int last = axes.reduced.rank() - 1;
   bool fits =
       axes.by_columns ? axes.columns % width == 0 : last >= 0 && axes.reduced[last] % width == 0;
-  fits = fits && (last < 1 || (last == 1 && !axes.by_columns && axes.reduced.numel() <= INT32_MAX));
+  fits = fits && (last < 1 || (last == 1 && axes.reduced.numel() <= INT32_MAX));
   for (size_t t = 0; t < X; ++t) {
     fits = fits && pack_width(size_of(xs[t]->dtype), {xs[t]->data}, {}) == width;
     for (const int64_t stride : axes.kept_strides[t]) fits = fits && stride % width == 0;
@@ -151,7 +204,9 @@ ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
 // Whether a set along x is more than a warp should take.
 template <int X>
 bool is_long(const ReducePlan<X>& plan) {
-  return plan.reduced.count > (plan.outputs >= kManyOutputs ? kManyWarpItems : kWarpItems);
+  const int64_t many =
+      X == 1 && plan.outputs >= 2 * kManyOutputs ? 2 * kManyWarpItems : kManyWarpItems;
+  return plan.reduced.count > (plan.outputs >= kManyOutputs ? many : kWarpItems);
 }
 
 // Threads that share a short set: a warp, or so few that each has four items, as long as there are
@@ -174,7 +229,29 @@ int64_t stack_rows(ReducePlan<X>& plan, int64_t least) {
   return rows;
 }
 
-// Cuts the sets into chunks of a multiple of `multiple` items, and counts blocks.
+// How the threads of an output step through its items.
+template <int X>
+void set_steps(ReducePlan<X>& plan) {
+  const StridedPlan<X>& items = plan.reduced;
+  const bool columns = plan.mapping == ReduceMapping::columns;
+  plan.item_step = columns ? kReduceThreads / plan.block_x : plan.lanes;
+  plan.steps = items.rank < 2 || (items.rank == 2 && items.small);
+  for (int t = 0; t < X && plan.steps; ++t) {
+    const auto& strides = items.strides[t];
+    ItemStep& by = plan.by_item[t];
+    if (items.rank < 2) {
+      by.step = plan.item_step * strides[0];
+    } else {
+      const int64_t extent = items.extents[1], inner = plan.item_step % extent;
+      by = {.step = plan.item_step / extent * strides[0] + inner * strides[1],
+            .wrap = strides[0] - extent * strides[1],
+            .inner = static_cast<int>(inner),
+            .extent = static_cast<int>(extent)};
+    }
+  }
+}
+
+// Cuts the sets into chunks of a multiple of `multiple` items, counts blocks and sets steps.
 template <int X>
 void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most, int64_t multiple = 1) {
   const Chunks chunks =
@@ -182,6 +259,7 @@ void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most, int64_t multip
   plan.chunks = chunks.count;
   plan.chunk_size = chunks.size;
   plan.tiles = ceil_div(plan.kept.count * plan.column_packs, plan.block_x);
+  set_steps(plan);
 }
 
 }  // namespace detail
@@ -211,10 +289,11 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   if (plan.mapping == ReduceMapping::columns) {
     // First several threads per column, then several blocks, in whole turns of eight rows.
     const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
-    const int64_t threads = plan.kept.count * plan.column_packs * rows;
-    const int64_t wanted =
-        threads > detail::kWantedThreads / 2 ? 1 : detail::kWantedThreads / threads;
-    const int64_t most = std::max(wanted, ceil_div(items, rows * detail::kLongestRun));
+    const int64_t packs = plan.kept.count * plan.column_packs;
+    const int64_t wanted = std::clamp(packs * items / detail::kThreadRows, detail::kWantedThreads,
+                                      detail::kMostThreads);
+    const int64_t most =
+        std::max(wanted / (packs * rows), ceil_div(items, rows * detail::kLongestRun));
     const int64_t turn = rows * detail::kLeastRows;
     detail::set_chunks(plan, turn, most, turn);
     plan.one_turn = plan.packed && plan.chunk_size == turn && items % turn == 0;

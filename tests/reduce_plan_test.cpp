@@ -41,6 +41,17 @@ std::map<int64_t, std::vector<int64_t>> walk(const ReducePlan<X>& plan, int64_t 
   return reduced;
 }
 
+// Each thread finds by steps what the items' indices say.
+template <int t, int X>
+void expect_steps(const ReducePlan<X>& plan) {
+  for (int64_t first = 0; first < std::min(plan.item_step, plan.reduced.count); ++first) {
+    ItemWalk<true, t, X> walk(plan, first);
+    for (int64_t i = first; i < plan.reduced.count; i += plan.item_step)
+      ASSERT_EQ(walk.next(), plan.reduced.offsets(i).at[t]) << "item " << i;
+  }
+  EXPECT_TRUE(plan.steps || (plan.reduced.rank > 2 && !plan.packed));
+}
+
 template <int X>
 void expect_walks(const ReducePlan<X>& plan, int t, const Tensor& x, const Tensor& y) {
   std::map<int64_t, std::vector<int64_t>> want;
@@ -81,15 +92,19 @@ void expect_covers(const Tensor& x, const std::vector<int>& axes) {
   const Tensor y = Tensor::empty(kept, {.dtype = x.dtype()});
   expect_walks(plan_reduce(x.raw(), y.raw()), 0, x, y);
   const Tensor dx = empty_like(x);
+  expect_steps<0>(plan_reduce(x.raw(), y.raw()));
   const ReducePlan<2> backward = plan_reduce_backward(dx.raw(), x.raw(), y.raw());
+  expect_steps<0>(backward);
+  expect_steps<1>(backward);
   expect_walks(backward, 0, dx, y);
   expect_walks(backward, 1, x, y);
 }
 
 TEST(ReducePlans, CoversEveryElementOnce) {
-  const Shape shapes[] = {{},       {1},       {7},       {2, 3, 4, 5}, {3, 1, 16, 2},
-                          {5, 300}, {300, 5},  {2, 8, 8}, {4, 1, 6, 8}, {1, 33, 2, 9},
-                          {64, 40}, {2048, 4}, {3, 4099}, {40, 3, 24}};
+  const Shape shapes[] = {
+      {},        {1},       {7},          {2, 3, 4, 5},  {3, 1, 16, 2}, {5, 300},
+      {300, 5},  {2, 8, 8}, {4, 1, 6, 8}, {1, 33, 2, 9}, {5, 3, 7, 16}, {64, 40},
+      {2048, 4}, {3, 4099}, {40, 3, 24}};
   for (const Shape& shape : shapes) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       const Tensor x = Tensor::empty(shape, {.dtype = dtype});
@@ -127,13 +142,13 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   const ReducePlan<1> bias = plan_of({1 << 20, 32}, {1, 32});
   EXPECT_EQ(bias.mapping, ReduceMapping::columns);
   EXPECT_EQ(bias.block_x, 8);
-  EXPECT_EQ(bias.chunks, 512);
-  // Whole turns of eight rows for each of 64 threads above each other.
+  EXPECT_EQ(bias.chunks, 512);  // 64 rows for each thread
+  // Whole turns of eight rows for each of 64 threads above each other; 256 blocks suffice.
   const ReducePlan<1> turns =
       plan_reduce(view({512 * 784, 32}, DType::bf16), view({1, 32}, DType::bf16));
   EXPECT_EQ(turns.block_x, 4);
-  EXPECT_EQ(turns.chunk_size, 1024);
-  EXPECT_EQ(turns.chunks, 392);
+  EXPECT_EQ(turns.chunk_size, 2048);
+  EXPECT_EQ(turns.chunks, 196);
   EXPECT_FALSE(turns.one_turn);
   EXPECT_TRUE(plan_of({1 << 16, 32}, {1, 32}).one_turn);
   EXPECT_FALSE(plan_of({(1 << 16) - 1, 32}, {1, 32}).one_turn);
@@ -176,13 +191,28 @@ TEST(ReducePlans, ColumnsHaveEnoughThreads) {
   EXPECT_EQ(gradient.chunks, 4);
 }
 
+TEST(ReducePlans, AxesThatDoNotMerge) {
+  const Shape large{256, 128, 56, 56};
+  // Over n and h: 128 x 7 packs across, 14336 rows, 64 of them for each thread.
+  const ReducePlan<1> columns =
+      plan_reduce(view(large, DType::bf16), view({1, 128, 1, 56}, DType::bf16));
+  EXPECT_EQ(columns.mapping, ReduceMapping::columns);
+  EXPECT_TRUE(columns.packed);
+  EXPECT_EQ(columns.tiles, 28);
+  EXPECT_EQ(columns.chunks, 28);
+  EXPECT_EQ(columns.chunk_size, 512);
+  // Over c and w: 1792 packs per set, a warp for each of 14336 sets; fewer sets have a block each.
+  EXPECT_EQ(plan_reduce(view(large), view({256, 1, 56, 1})).lanes, 32);
+  EXPECT_EQ(plan_reduce(view({128, 128, 56, 56}), view({128, 1, 56, 1})).lanes, kReduceThreads);
+}
+
 TEST(ReducePlans, PacksHaveFewReducedAxes) {
   const auto is_packed = [](const Shape& x, const Shape& y) {
     return plan_reduce(view(x), view(y)).packed;
   };
-  EXPECT_TRUE(is_packed({4, 64, 4, 64}, {4, 1, 4, 64}));    // columns, one
-  EXPECT_FALSE(is_packed({4, 64, 4, 64}, {1, 64, 1, 64}));  // columns, two
-  EXPECT_TRUE(is_packed({4, 4, 4, 64}, {1, 4, 1, 1}));      // along x, two
+  EXPECT_TRUE(is_packed({4, 64, 4, 64}, {4, 1, 4, 64}));   // columns, one
+  EXPECT_TRUE(is_packed({4, 64, 4, 64}, {1, 64, 1, 64}));  // columns, two
+  EXPECT_TRUE(is_packed({4, 4, 4, 64}, {1, 4, 1, 1}));     // along x, two
   EXPECT_FALSE(is_packed({4, 4, 4, 4, 64}, {1, 4, 1, 4, 1}));
 }
 

@@ -64,6 +64,9 @@ std::vector<OpCase> sum_cases() {
       {"2x3x4x8_across", {2, 3, 4, 8}, {1}},
       {"2x3x4x5_ends", {2, 3, 4, 5}, {0, 3}, true},
       {"3x2x4x2x3_alternate", {3, 2, 4, 2, 3}, {0, 2, 4}},
+      {"3x5x7x16_alternate", {3, 5, 7, 16}, {0, 2}},
+      {"3x5x7x16_other_axes", {3, 5, 7, 16}, {1, 3}},
+      {"90x2x30x8_alternate", {90, 2, 30, 8}, {0, 2}},
       {"3x5000", {3, 5000}, {1}},
       {"5000x3", {5000, 3}, {0}},
       {"4x33x1030", {4, 33, 1030}, {0, 2}},
@@ -72,6 +75,8 @@ std::vector<OpCase> sum_cases() {
       {"rows_large", {32768, 4096}, {1}, false, false, true},
       {"dim1_large", {256, 128, 56, 56}, {1}, false, false, true},
       {"dim023_large", {256, 128, 56, 56}, {0, 2, 3}, false, false, true},
+      {"dim02_large", {256, 128, 56, 56}, {0, 2}, false, false, true},
+      {"dim13_large", {256, 128, 56, 56}, {1, 3}, false, false, true},
       {"dim023_small", {128, 64, 32, 32}, {0, 2, 3}, false, false, true},
       {"dim023_small_channels_last", {128, 64, 32, 32}, {0, 2, 3}, false, true, true},
   };
