@@ -15,9 +15,9 @@ using explain::Layer;
 using explain::Setting;
 using nlohmann::json;
 
-std::string lesson_page(const Setting& setting) {
+std::string lesson_page(const Setting& setting, const explain::Inputs& inputs = {}) {
   const TempDir dir;
-  cli::write_lesson_html(dir.path("lesson.html"), setting, {}, 1);
+  cli::write_lesson_html(dir.path("lesson.html"), setting, inputs, 1);
   return read_text(dir.path("lesson.html"));
 }
 
@@ -225,6 +225,33 @@ TEST_P(LessonOf, FitsANarrowWindowSlow) {
   const LoadedPage page = Browser(500).load(lesson_page({.layer = GetParam()}), "cell=3");
   expect_loaded(page);
   expect_fits(page);
+}
+
+// Rows of equal values without eps.
+TEST(LessonInABrowser, WhatIsNotANumberIsShownAsSuchSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const std::string html = lesson_page({.layer = Layer::layer_norm, .eps = 0},
+                                       {.x = Tensor::ones({2, 4}, {.dtype = DType::f64})});
+  const LoadedPage page = Browser().load(html, "cell=1&of=dx");
+  expect_loaded(page);
+  EXPECT_EQ(marked_result(page), "NaN");
+  EXPECT_NE(page.dom.find(">∞<"), std::string::npos) << "rstd";
+  const std::string xhat = between(page.dom, "data-key=\"xhat\"", "</svg>").value_or("");
+  EXPECT_NE(xhat.find(">NaN</text>"), std::string::npos);
+  EXPECT_EQ(xhat.find("∞"), std::string::npos);
+  EXPECT_NE(page.dom.find("class=\"text bad\""), std::string::npos);
+}
+
+// A dx of 1e-6 is not 0 in the cells of its map.
+TEST(LessonInABrowser, SmallNumbersAreNotZeroSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const Setting setting{.layer = Layer::layer_norm};
+  const Tensor x = Tensor::from_vector<double>({1e6, 3e6, 8e6, 2e6, 5e6, 9e6}, {2, 3});
+  const LoadedPage page = Browser().load(lesson_page(setting, {.x = x}));
+  expect_loaded(page);
+  const std::string map = between(page.dom, "data-key=\"dx\"", "</svg>").value_or("");
+  EXPECT_NE(map.find("e−7</text>"), std::string::npos) << map;
+  EXPECT_EQ(map.find(">0</text>"), std::string::npos) << map;
 }
 
 TEST(LessonInABrowser, SliderOfGroupsChangesTheNumbersSlow) {

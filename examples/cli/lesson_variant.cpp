@@ -20,12 +20,7 @@ Values values_of(const Derivation& derivation, std::string_view step) {
 
 json rounded_all(const Values& values) {
   json result = json::array();
-  for (const double value : values) {
-    if (std::isfinite(value))
-      result.push_back(rounded(value));
-    else
-      result.push_back(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-  }
+  for (const double value : values) result.push_back(rounded(value));
   return result;
 }
 
@@ -108,7 +103,8 @@ json checks_of(const Derivation& derivation) {
                       {"ok", invariant.holds()}});
   }
   double apart = 0;
-  for (const explain::Step& step : derivation.steps) apart = std::max(apart, step.difference);
+  for (const explain::Step& step : derivation.steps)
+    apart = explain::larger(apart, step.difference);
   checks.push_back({{"name", "these steps, by plain loops, beside gradus's own kernels"},
                     {"why", "The largest difference over all steps."},
                     {"value", rounded(apart)},

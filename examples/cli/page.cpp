@@ -69,8 +69,9 @@ void write_page(const std::string& file, std::string_view page) {
   out.commit();
 }
 
-double rounded(double value) {
-  if (!std::isfinite(value)) return value;
+nlohmann::json rounded(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::general, 9);
   std::from_chars(text, end.ptr, value);

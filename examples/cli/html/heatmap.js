@@ -72,7 +72,7 @@ class HeatMap {
     }
     for (let block = 0; block < grid.blocks && grid.names.block; ++block) {
       const {x} = grid.at(block * grid.rows * grid.columns);
-      parts.push(`<text class="label" x="${x + grid.columns * kCell / 2}" y="9">${grid.names.block === 'n' ? `sample ${block}` : ''}</text>`);
+      parts.push(`<text class="label" x="${x + grid.columns * kCell / 2}" y="9">${grid.names.block !== 'n' ? '' : grid.columns > 1 ? `sample ${block}` : 'n' + sub(block)}</text>`);
     }
     return parts.join('');
   }
@@ -89,7 +89,7 @@ class HeatMap {
         const kind = Number.isFinite(value) ? (value < 0 ? 'neg' : 'pos') : 'nan';
         cell = `<rect ${box.replace('CLASS', kind)} style="--v:${share.toFixed(3)}"/>` +
           `<text x="${x + kCell / 2}" y="${y + kCell / 2}"${share > 0.62 ? ' class="strong"' : ''}>${
-            brief(value)}</text>`;
+            brief(value, this.scale)}</text>`;
       }
       parts.push(`<g class="cells" data-i="${i}">${cell}</g>`);
     }

@@ -108,15 +108,11 @@ function drawChecks() {
       figure(mapOf('fd', {scale: largest(variant.t.dx)}), m('<b>dx</b>'), m('measured: (<i>L</i>(<i>x</i> + <i>h</i>) − <i>L</i>(<i>x</i> − <i>h</i>))/2<i>h</i>'))));
 }
 
-// f16 has infinities where JSON has none.
-const kNotFinite = {inf: Infinity, '-inf': -Infinity, nan: NaN};
-const revived = (values) => values.map((value) => kNotFinite[value] ?? value);
-
 function drawHalf() {
   const half = variant.half;
   if (!half) return;
-  const y = revived(half.right), scale = largest(y);
-  const map = (key, values, options) => new HeatMap({key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: revived(values), onselect: select, ...options});
+  const scale = largest(half.right);
+  const map = (key, values, options) => new HeatMap({key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values, onselect: select, ...options});
   section('In half precision', h('p', {}, half.text), h('div', {class: 'maps two'},
     figure(map('x', half.x), m('<b><i>x</i></b>'), 'as f16 holds it'),
     figure(map('x', half.squares), h('b', {}, isSoftmax ? 'exponentials' : 'squares'), 'taken in f16'),

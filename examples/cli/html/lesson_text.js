@@ -91,12 +91,13 @@ function indexOf(shape, i) {
 // Which elements a set has, in words.
 function setName(op, variant, set) {
   const c = variant.shape[1], groups = variant.groups || 1, each = c / groups;
+  const pixels = variant.shape.slice(2).reduce((a, b) => a * b, 1);
   const span = (from, count) => count === 1 ? `channel ${from}` : `channels ${from} to ${from + count - 1}`;
   switch (op) {
     case 'batch_norm': return `channel ${set}, all ${variant.shape[0]} samples`;
     case 'instance_norm': return variant.mode === 'eval' ? `channel ${set}` : `sample ${Math.floor(set / c)}, channel ${set % c}`;
     case 'group_norm': return `sample ${Math.floor(set / groups)}, ${span(set % groups * each, each)}`;
-    case 'softmax2d': return `one pixel, all ${c} channels`;
+    case 'softmax2d': return `sample ${Math.floor(set / pixels)}, pixel ${set % pixels}`;
     default: return kLessons[op].rows ? `row ${set}` : `sample ${set}`;
   }
 }

@@ -1,7 +1,9 @@
 // What every page shares: its data, elements, numbers, the theme and the state in the address.
 'use strict';
 
-const data = JSON.parse(document.getElementById('data').textContent);
+// JSON has no infinities and no NaN: they come as these words.
+const kNotFinite = new Map([['inf', Infinity], ['-inf', -Infinity], ['nan', NaN]]);
+const data = JSON.parse(document.getElementById('data').textContent, (_, value) => kNotFinite.get(value) ?? value);
 
 // Errors are shown, not only logged: a page of numbers that stopped half way must say so.
 addEventListener('error', (event) => {
@@ -39,11 +41,13 @@ function number(value, digits = 4) {
 }
 const num = (value, digits) => h('span', {class: 'num'}, number(value, digits));
 
-// A number for a cell of a heat map: at most four characters where that is possible.
-function brief(value) {
+// A number for a cell of a heat map whose largest is `scale`: at most four characters where that is
+// possible.
+function brief(value, scale) {
   if (!Number.isFinite(value)) return number(value);
-  const size = Math.abs(value);
-  if (size < 5e-4) return '0';
+  const size = Math.abs(value), tiny = scale < .01;
+  if (size === 0 || size < (tiny ? 5e-4 * scale : 5e-4)) return '0';
+  if (tiny) return value.toExponential(0).replace(/-/g, '−');
   const text = (size < 0.995 ? size.toFixed(2).replace('0.', '.') : size < 9.95 ? size.toFixed(1)
     : size < 1e4 ? size.toFixed(0) : size.toExponential(0).replace('e+', 'e'));
   return text === '.00' ? '0' : (value < 0 ? '−' : '') + text;
