@@ -146,7 +146,7 @@ void add_bench_layers(CLI::App& bench, Action& action) {
   add_autotune_options(*command, o->autotune);
   command->add_option("--layer", o->layers, "Only these (default: all); may be repeated")
       ->type_name("NAME")
-      ->check(CLI::IsMember(ops_with_cases()))
+      ->transform(CLI::IsMember(ops_with_cases(), CLI::ignore_case, CLI::ignore_underscore))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       ->add_option("--case", o->pattern, "Only cases in whose name this regular expression matches")

@@ -94,6 +94,8 @@ function histogramFigure(histogram, title) {
 }
 const powerOfTwo = (value) => value >= 1 ? String(value) : `1/${1 / value}`;
 
+const counted = (rows) => rows === 1 ? '1 row' : `${rows} rows`;
+
 // ---- the table ----------------------------------------------------------------------------------
 
 const view = {sort: 'ok', down: false, find: '', dtype: '', ...address.read()};
@@ -134,7 +136,7 @@ function drawTable() {
         if (event.key === 'ArrowDown') { event.preventDefault(); event.currentTarget.nextSibling?.focus(); }
         if (event.key === 'ArrowUp') { event.preventDefault(); event.currentTarget.previousSibling?.focus(); }
       }}, columns.map((column) => h('td', {class: column.text ? 'text' : ''}, column.show(row)))))));
-  count.textContent = rows.length === judged.length ? `${rows.length} rows` : `${rows.length} of ${judged.length} rows`;
+  count.textContent = rows.length === judged.length ? counted(judged.length) : `${rows.length} of ${counted(judged.length)}`;
   address.write({sort: view.sort, down: view.down || null, find: view.find, dtype: view.dtype, row: openRow, theme: chosenTheme});
   document.documentElement.dataset.order = rows.map(({index}) => index).join(',');
 }
@@ -173,13 +175,13 @@ function valueRows(value) {
     h('td', {}, gauge(error.of_allowed ?? Infinity)), h('td', {}, num(error.max_ulp, 3)), h('td', {}, num(error.mean_ulp, 3)), h('td', {}, num(error.max_relative, 3)),
     h('td', {class: error.beyond > 0 ? 'bad num' : 'num'}, String(error.beyond)),
     h('td', {class: 'num'}, error.worst ? `[${error.worst.index.join(', ')}]` : 'all exact'),
-    ...[...devices, 'reference'].map((name) => h('td', {class: 'num'}, error.worst ? (error.worst[name] === null ? 'not finite' : exact(error.worst[name])) : ''))));
+    ...[...devices, 'reference'].map((name) => h('td', {class: 'num'}, error.worst ? show(error.worst[name]) : ''))));
 }
-const exact = (value) => value === undefined ? '' : Number(value.toPrecision(9)).toString().replace(/-/g, '−');
+const show = (value) => value == null ? 'not finite' : Number(value.toPrecision(9)).toString().replace(/-/g, '−');
 
 function differencesTable(row) {
   const rows = row.values.filter((value) => value.differences).map(({name, differences: d}) => h('tr', {class: d.ok ? '' : 'wrong'},
-    h('td', {class: 'text'}, name), h('td', {class: 'num'}, exact(d.got)), h('td', {class: 'num'}, exact(d.want)), h('td', {}, num(d.error, 3)), h('td', {}, num(d.allowed, 3)),
+    h('td', {class: 'text'}, name), h('td', {class: 'num'}, show(d.got)), h('td', {class: 'num'}, show(d.want)), h('td', {}, num(d.error, 3)), h('td', {}, num(d.allowed, 3)),
     h('td', {class: 'text ' + (d.ok ? 'good' : 'bad')}, !d.has_power ? 'too near 0 to tell' : d.ok ? '✓ holds' : '✗ fails')));
   return rows.length === 0 ? null : h('div', {class: 'scroll'}, h('table', {}, h('caption', {class: 'small soft'}, 'Gradients in f64 along one direction, beside finite differences of the forward'),
     h('thead', {}, h('tr', {}, ['gradient of', 'by backward', 'measured', 'difference', 'allowed', ''].map((title) => h('th', {class: 'text'}, title)))), h('tbody', {}, rows)));
@@ -189,8 +191,8 @@ function differencesTable(row) {
 
 const table = h('table', {class: 'rows'}), details = h('section', {class: 'details', 'aria-live': 'polite'}), count = h('span', {class: 'soft small'});
 const wrong = judged.filter(({row}) => !row.ok).length;
-const verdict = data.ok ? (data.train ? `✓ ${data.train.steps_done} steps, every layer within tolerance` : `✓ ${judged.length} rows, all within tolerance`)
-  : wrong > 0 ? `✗ ${wrong} of ${judged.length} rows beyond tolerance` : data.train?.parted ? '✗ beyond tolerance' : '✗ the training diverged';
+const verdict = data.ok ? (data.train ? `✓ ${data.train.steps_done} steps, every layer within tolerance` : `✓ ${counted(judged.length)}, all within tolerance`)
+  : wrong > 0 ? `✗ ${wrong} of ${counted(judged.length)} beyond tolerance` : data.train?.parted ? '✗ beyond tolerance' : '✗ the training diverged';
 const subject = {layers: 'each layer by itself', model: `the layers inside ${data.model}`, train: `lock-step training of ${data.model}`}[data.what];
 
 pageTop(`gradus ${data.version} · compare: ${subject}, seed ${data.seed}`, devices.length > 1 ? 'CPU and CUDA, layer by layer' : 'The CPU against f64, layer by layer',

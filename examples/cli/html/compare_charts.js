@@ -98,7 +98,6 @@ function trainSection() {
       h('tr', {class: layer.of_allowed > 1 ? 'wrong' : ''}, h('td', {class: 'text'}, `${layer.path} ${layer.layer}`), h('td', {class: 'text'}, layer.direction), h('td', {}, gauge(layer.of_allowed)), h('td', {class: 'num'}, `step ${layer.step}`))))))),
       train.drift && train.drift.steps.length > 1 ? driftFigure(train.drift) : null));
 }
-const show = (value) => value == null ? 'not finite' : String(value);
 
 // The free run's parameters beside the CPU's: rounding alone lets them part.
 function driftFigure(drift) {
