@@ -22,9 +22,7 @@ __global__ void __launch_bounds__(kPairThreads)
   Pack<T, N> top[kRowUnits], bottom[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit >= static_cast<I>(g.units)) continue;
-    const RowPlace<I> place(g, unit);
+    const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
     const I row = place.plane * static_cast<I>(g.h) + 2 * place.i;
     const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
     top[u] = load_pack<N>(from);
@@ -57,15 +55,14 @@ __global__ void __launch_bounds__(kPairThreads)
   using A = acc_t<T>;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
   Pack<T, N / 2> values[kRowUnits];
+  bool covered[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    values[u] = {};
-    if (unit >= static_cast<I>(g.units)) continue;
-    const RowPlace<I> place(g, unit);
-    const I row = place.plane * static_cast<I>(g.p) + place.i / 2;
-    if (static_cast<int>(place.i / 2) < g.p)
-      values[u] = load_pack<N / 2>(dy + (row * static_cast<I>(g.q) + place.column * (N / 2)));
+    const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
+    const int i = static_cast<int>(place.i) / 2, window = min(i, g.p - 1);
+    const I row = place.plane * static_cast<I>(g.p) + window;
+    covered[u] = i == window;
+    values[u] = load_pack<N / 2>(dy + (row * static_cast<I>(g.q) + place.column * (N / 2)));
   }
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
@@ -73,8 +70,10 @@ __global__ void __launch_bounds__(kPairThreads)
     if (unit >= static_cast<I>(g.units)) return;
     A shares[N];
 #pragma unroll
-    for (int o = 0; o < N / 2; ++o)
-      shares[2 * o] = shares[2 * o + 1] = average(static_cast<A>(values[u][o]));
+    for (int o = 0; o < N / 2; ++o) {
+      const A share = average(static_cast<A>(values[u][o]));
+      shares[2 * o] = shares[2 * o + 1] = covered[u] ? share : A(0);
+    }
     store_pack(dx + unit * N, round_pack<T, N>(shares));
   }
 }
@@ -93,9 +92,7 @@ __global__ void __launch_bounds__(kPairThreads)
   Pack<T, N> taps[kPixelUnits][4];
 #pragma unroll
   for (int u = 0; u < kPixelUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit >= static_cast<I>(g.units)) continue;
-    const T* from = x + PixelPlace<I>(g, unit).template offset<N>(g);
+    const T* from = x + PixelPlace<I>(g, unit_upto<I>(g, start + u * 32)).template offset<N>(g);
     const I below = static_cast<I>(g.w) * static_cast<I>(g.channels);
     taps[u][0] = load_pack<N>(from);
     taps[u][1] = load_pack<N>(from + g.channels);
@@ -129,8 +126,7 @@ __global__ void __launch_bounds__(kPairThreads)
   Pack<T, N> values[kPixelUnits];
 #pragma unroll
   for (int u = 0; u < kPixelUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit < static_cast<I>(g.units)) values[u] = load_pack<N>(dy + unit * N);
+    values[u] = load_pack<N>(dy + unit_upto<I>(g, start + u * 32) * N);
   }
 #pragma unroll
   for (int u = 0; u < kPixelUnits; ++u) {

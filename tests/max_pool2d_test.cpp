@@ -18,6 +18,7 @@ GRADUS_TEST_OP_CASES(max_pool2d);
 
 using Values = std::vector<double>;
 constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+const Window kStrided{{3, 3}, {2, 2}, {1, 1}};
 constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
 Values values(const Tensor& x) { return x.to_vector<double>(); }
@@ -158,42 +159,64 @@ TEST_P(MaxPool2d, FirstOfEqualsWinsInEveryKernel) {
   }
 }
 
+// Positions of a window of 3 at stride 2 and padding 1 along an axis.
+int64_t strided_positions(int64_t extent, bool ceil_mode) {
+  return (extent - 1 + (ceil_mode ? 1 : 0)) / 2 + 1;
+}
+
+// Ties of both zeros, runs of -inf and some NaNs.
+Values hard_values(const Shape& shape) {
+  Values data = tied_values(shape);
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (i % 5 == 0 && data[i] == 0) data[i] = -0.0;
+    if (i % 4 < 3 && i % 64 < 48) data[i] = -std::numeric_limits<double>::infinity();
+    if (i % 97 == 5) data[i] = std::numeric_limits<double>::quiet_NaN();
+  }
+  return data;
+}
+
 // The same for overlapping windows in padding, where NaN wins over all and -inf over nothing.
-TEST_P(MaxPool2d, FirstOfEqualsWinsInStridedWindows) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  for (const int64_t width : {6, 8, 16, 32}) {
-    const Shape shape{1, 8, 6, width};
-    Values data = tied_values(shape), y, dx(data.size(), 0.0);
-    for (size_t i = 0; i < data.size(); ++i) {
-      if (i % 4 < 3 && i % 64 < 48) data[i] = -kInf;
-      if (i % 97 == 5) data[i] = std::numeric_limits<double>::quiet_NaN();
-    }
-    for (int64_t plane = 0; plane < 8; ++plane) {
-      for (int64_t i = 0; i < 3; ++i) {
-        for (int64_t j = 0; j < width / 2; ++j) {
-          size_t best = data.size();
-          for (int64_t tap = 0; tap < 9; ++tap) {
-            const int64_t h = 2 * i - 1 + tap / 3, w = 2 * j - 1 + tap % 3;
-            if (h < 0 || w < 0) continue;
-            const auto at = static_cast<size_t>((plane * 6 + h) * width + w);
-            const bool wins = best == data.size() || data[at] > data[best] ||
-                              (std::isnan(data[at]) && !std::isnan(data[best]));
-            if (wins) best = at;
-          }
-          y.push_back(data[best]);
-          dx[best] += 1;
+void expect_first_in_strided(const Shape& shape, bool ceil_mode, Device device) {
+  const int64_t height = shape[2], width = shape[3];
+  const Values data = hard_values(shape);
+  Values y, dx(data.size(), 0.0);
+  for (int64_t plane = 0; plane < shape[0] * shape[1]; ++plane) {
+    for (int64_t i = 0; i < strided_positions(height, ceil_mode); ++i) {
+      for (int64_t j = 0; j < strided_positions(width, ceil_mode); ++j) {
+        size_t best = data.size();
+        for (int64_t tap = 0; tap < 9; ++tap) {
+          const int64_t h = 2 * i - 1 + tap / 3, w = 2 * j - 1 + tap % 3;
+          if (h < 0 || w < 0 || h >= height || w >= width) continue;
+          const auto at = static_cast<size_t>((plane * height + h) * width + w);
+          const bool wins = best == data.size() || data[at] > data[best] ||
+                            (std::isnan(data[at]) && !std::isnan(data[best]));
+          if (wins) best = at;
         }
+        y.push_back(data[best]);
+        dx[best] += 1;
       }
     }
-    for (const MemoryFormat format : kFormats) {
-      for (const DType dtype : kDTypes) {
-        SCOPED_TRACE(concat(width, " ", format, " ", dtype));
-        const Tensor x = tensor(shape, data, dtype, format);
-        const Tensor got = max_pool2d(x, {{3, 3}, {2, 2}, {1, 1}});
-        EXPECT_TRUE(agrees(values(got), y, dtype, 9));
-        got.backward(ones(got.shape(), dtype));
-        EXPECT_EQ(values(x.grad()), dx);
-      }
+  }
+  for (const MemoryFormat format : kFormats) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(to_string(shape), " ", format, " ", dtype));
+      const TensorOptions options{.dtype = dtype, .device = device, .format = format};
+      Tensor x = Tensor::from_vector(data, shape, options);
+      EXPECT_TRUE(agrees(values(max_pool2d(x, kStrided, ceil_mode)), y, dtype, 9));
+      x.set_requires_grad(true);
+      const Tensor got = max_pool2d(x, kStrided, ceil_mode);
+      EXPECT_TRUE(agrees(values(got), y, dtype, 9));
+      got.backward(Tensor::ones(got.shape(), {.dtype = dtype, .device = device}));
+      EXPECT_EQ(values(x.grad()), dx);
+    }
+  }
+}
+
+TEST_P(MaxPool2d, FirstOfEqualsWinsInStridedWindows) {
+  for (const int64_t height : {1, 5, 6, 8}) {
+    for (const int64_t width : {6, 7, 8, 16, 32}) {
+      for (const bool ceil_mode : {false, true})
+        expect_first_in_strided({2, 8, height, width}, ceil_mode, GetParam());
     }
   }
 }

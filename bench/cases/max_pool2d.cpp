@@ -74,6 +74,7 @@ std::vector<OpCase> max_pool2d_cases() {
       {"small_cnn_14", {128, 64, 14, 14}, {{2, 2}, {2, 2}}, false, true},
       {"k2_small", {128, 64, 32, 32}, {{2, 2}, {2, 2}}, false, true},
       {"k2_large", {256, 128, 56, 56}, {{2, 2}, {2, 2}}, false, true},
+      {"k3_s2_p1_large", {256, 128, 56, 56}, {{3, 3}, {2, 2}, {1, 1}}, false, true},
       {"k3_s2_p1_112", {8, 64, 112, 112}, {{3, 3}, {2, 2}, {1, 1}}, false, true},
   };
   std::vector<OpCase> cases;

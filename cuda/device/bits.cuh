@@ -27,6 +27,8 @@ template <int Bits, class I>
 __device__ __forceinline__ uint32_t load_bits(const uint8_t* run, I first) {
   if constexpr (Bits == 16) {
     return *reinterpret_cast<const uint16_t*>(run + first / 8);
+  } else if constexpr (Bits == 8) {
+    return run[first / 8];
   } else {
     return static_cast<uint32_t>(run[first / 8]) >> (first % 8);
   }

@@ -40,6 +40,13 @@ __device__ __forceinline__ I warp_unit(int per_lane) {
   return (static_cast<I>(blockIdx.x) * (kPairThreads / 32) + threadIdx.x / 32) * (32 * per_lane);
 }
 
+// The unit, or the last one where there is none: what a lane loads must depend on no branch, for
+// the compiler unpacks a 16-bit pack before the branch's end and so waits for it there.
+template <class I>
+__device__ __forceinline__ I unit_upto(const Pairs& g, I unit) {
+  return min(unit, static_cast<I>(g.units - 1));
+}
+
 // A unit of a row of y (or of x, with g.rows for its height): which plane, row and place in the
 // row.
 template <class I>
@@ -77,7 +84,9 @@ template <class A>
 struct Winner {
   A value;
   uint32_t tap = 0;
-  __device__ __forceinline__ explicit Winner(A first) : value(first) {}
+  Winner() = default;
+  __device__ __forceinline__ explicit Winner(A first, uint32_t its_tap = 0)
+      : value(first), tap(its_tap) {}
   __device__ __forceinline__ void compete(A next, uint32_t its_tap) {
     const bool wins = !(next <= value) && value == value;
     value = wins ? next : value;
@@ -85,16 +94,19 @@ struct Winner {
   }
 };
 
-template <int N, bool WithIndex, bool Whole, class I, class T>
-__device__ __forceinline__ void forward_pairs_of_warp(const Pairs& g, I start, const T* x, T* y,
-                                                      uint8_t* index) {
+// math:  y and index of N / 2 windows from N neighbours in two rows
+// grid:  1-D; a warp takes kRowUnits · 32 units
+// bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
+// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2
+template <int N, bool WithIndex, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    max_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, T* y, uint8_t* index) {
   using A = acc_t<T>;
+  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
   Pack<T, N> top[kRowUnits], bottom[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    if (!Whole && unit >= static_cast<I>(g.units)) continue;
-    const RowPlace<I> place(g, unit);
+    const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
     const I row = place.plane * static_cast<I>(g.h) + 2 * place.i;
     const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
     // A row that is not there repeats the one above: equals never win.
@@ -116,26 +128,9 @@ __device__ __forceinline__ void forward_pairs_of_warp(const Pairs& g, I start, c
       best[o] = winner.value;
       bits |= winner.tap << (2 * o);
     }
-    if (Whole || unit < static_cast<I>(g.units))
-      store_pack(y + unit * (N / 2), narrow_pack<T>(best));
-    if constexpr (WithIndex)
-      store_bits<N>(index, unit * N, bits, Whole || unit < static_cast<I>(g.units));
-  }
-}
-
-// math:  y and index of N / 2 windows from N neighbours in two rows
-// grid:  1-D; a warp takes kRowUnits · 32 units
-// bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
-// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2
-template <int N, bool WithIndex, class I, class T>
-__global__ void __launch_bounds__(kPairThreads)
-    max_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, T* y, uint8_t* index) {
-  const I begin = warp_unit<I>(kRowUnits), lane = threadIdx.x % 32;
-  if (begin >= static_cast<I>(g.units)) return;
-  if (begin + kRowUnits * 32 <= static_cast<I>(g.units)) {
-    forward_pairs_of_warp<N, WithIndex, true>(g, begin + lane, x, y, index);
-  } else {
-    forward_pairs_of_warp<N, WithIndex, false>(g, begin + lane, x, y, index);
+    const bool present = unit < static_cast<I>(g.units);
+    if (present) store_pack(y + unit * (N / 2), narrow_pack<T>(best));
+    if constexpr (WithIndex) store_bits<N>(index, unit * N, bits, present);
   }
 }
 
@@ -175,15 +170,13 @@ __global__ void __launch_bounds__(kPairThreads)
   uint32_t bits[kRowUnits], r[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit >= static_cast<I>(g.units)) continue;
-    const RowPlace<I> place(g, unit);
-    const bool covered = static_cast<int>(place.i / 2) < g.p;
-    const I from = (place.plane * static_cast<I>(g.p) + place.i / 2) * static_cast<I>(g.q) +
-                   place.column * (N / 2);
-    r[u] = covered ? static_cast<uint32_t>(place.i % 2) : 2;  // below the last windows: no row
-    values[u] = covered ? load_pack<N / 2>(dy + from) : Pack<T, N / 2>{};
-    bits[u] = covered ? load_bits<N>(index, from * 2) : 0;
+    const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
+    const int i = static_cast<int>(place.i) / 2, window = min(i, g.p - 1);
+    const I from =
+        (place.plane * static_cast<I>(g.p) + window) * static_cast<I>(g.q) + place.column * (N / 2);
+    r[u] = i == window ? static_cast<uint32_t>(place.i % 2) : 2;  // below the last: no row
+    values[u] = load_pack<N / 2>(dy + from);
+    bits[u] = load_bits<N>(index, from * 2);
   }
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
@@ -193,16 +186,20 @@ __global__ void __launch_bounds__(kPairThreads)
   }
 }
 
-template <int N, bool WithIndex, bool Whole, class I, class T>
-__device__ __forceinline__ void forward_pixels_of_warp(const Pairs& g, I start, const T* x, T* y,
-                                                       uint8_t* index) {
+// math:  y and index of N channels of one window
+// grid:  1-D; a warp takes kPixelUnits · 32 units
+// bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
+// needs: channels-last; N divides the channels; x and y aligned to N elements, index to 2
+template <int N, bool WithIndex, class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    max_pool2d_forward_pairs_pixel(const __grid_constant__ Pairs g, const T* x, T* y,
+                                   uint8_t* index) {
   using A = acc_t<T>;
+  const I start = warp_unit<I>(kPixelUnits) + threadIdx.x % 32;
   Pack<T, N> taps[kPixelUnits][4];
 #pragma unroll
   for (int u = 0; u < kPixelUnits; ++u) {
-    const I unit = start + u * 32;
-    if (!Whole && unit >= static_cast<I>(g.units)) continue;
-    const PixelPlace<I> place(g, unit);
+    const PixelPlace<I> place(g, unit_upto<I>(g, start + u * 32));
     const T* from = x + place.template offset<N>(g);
     // What is not there repeats an earlier tap: equals never win.
     const I right = 2 * static_cast<int>(place.j) + 1 < g.w ? g.channels : 0;
@@ -227,26 +224,9 @@ __device__ __forceinline__ void forward_pixels_of_warp(const Pairs& g, I start, 
       best[e] = winner.value;
       bits |= winner.tap << (2 * e);
     }
-    if (Whole || unit < static_cast<I>(g.units)) store_pack(y + unit * N, narrow_pack<T>(best));
-    if constexpr (WithIndex)
-      store_bits<2 * N>(index, unit * (2 * N), bits, Whole || unit < static_cast<I>(g.units));
-  }
-}
-
-// math:  y and index of N channels of one window
-// grid:  1-D; a warp takes kPixelUnits · 32 units
-// bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
-// needs: channels-last; N divides the channels; x and y aligned to N elements, index to 2
-template <int N, bool WithIndex, class I, class T>
-__global__ void __launch_bounds__(kPairThreads)
-    max_pool2d_forward_pairs_pixel(const __grid_constant__ Pairs g, const T* x, T* y,
-                                   uint8_t* index) {
-  const I begin = warp_unit<I>(kPixelUnits), lane = threadIdx.x % 32;
-  if (begin >= static_cast<I>(g.units)) return;
-  if (begin + kPixelUnits * 32 <= static_cast<I>(g.units)) {
-    forward_pixels_of_warp<N, WithIndex, true>(g, begin + lane, x, y, index);
-  } else {
-    forward_pixels_of_warp<N, WithIndex, false>(g, begin + lane, x, y, index);
+    const bool present = unit < static_cast<I>(g.units);
+    if (present) store_pack(y + unit * N, narrow_pack<T>(best));
+    if constexpr (WithIndex) store_bits<2 * N>(index, unit * (2 * N), bits, present);
   }
 }
 
@@ -262,8 +242,7 @@ __global__ void __launch_bounds__(kPairThreads)
   uint32_t bits[kPixelUnits];
 #pragma unroll
   for (int u = 0; u < kPixelUnits; ++u) {
-    const I unit = start + u * 32;
-    if (unit >= static_cast<I>(g.units)) continue;
+    const I unit = unit_upto<I>(g, start + u * 32);
     values[u] = load_pack<N>(dy + unit * N);
     bits[u] = load_bits<kBits>(index, unit * kBits);
   }
