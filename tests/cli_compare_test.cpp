@@ -168,7 +168,7 @@ TEST_F(CompareCli, ATrainingThatDiverges) {
                "data", "--lr", "1e30", "--json", "report.json"});
   expect_text(result, 1, "\ndiverged at step 1 of 20: 0 in step before it\n");
   EXPECT_NE(result.out.find(
-                "The training has diverged at step 1: 0.weight of optimizer sgd (forward) has "),
+                "The training has diverged at step 1: 0.weight of optimizer sgd (forward) has"),
             std::string::npos)
       << result.out;
   EXPECT_FALSE(report()["ok"]);

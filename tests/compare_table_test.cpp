@@ -71,6 +71,17 @@ TEST(CompareTable, ColumnsStandBelowTheirTitles) {
   EXPECT_NE(lines[3].find("3.0 / 6.0"), std::string::npos);
 }
 
+TEST(CompareTable, SentencesAreBrokenBetweenWords) {
+  CompareReport report = example();
+  report.missing = {
+      "CUDA is not compared (cuda: this build of gradus has no CUDA backend): the CPU "
+      "is held against its f64"};
+  EXPECT_NE(cli::to_text(report).find("\n  CUDA is not compared (cuda: this build of gradus has no "
+                                      "CUDA backend): the CPU\n    is held against its f64\n"),
+            std::string::npos)
+      << cli::to_text(report);
+}
+
 TEST(CompareTable, WhatNoLayerHasIsNoColumn) {
   CompareReport report = example();
   EXPECT_EQ(table_of(report)[1].find("others"), std::string::npos);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "examples/cli/text_page.h"
 
 namespace gradus::cli {
 namespace {
@@ -121,22 +122,6 @@ std::string index_text(int64_t element, const Shape& shape) {
   return fmt::format("[{}]", text);
 }
 
-std::string devices_text(const CompareReport& report) {
-  std::string text;
-  for (const CompareDevice& device : report.devices) {
-    text += fmt::format("  {}", device.text);
-    if (device.copy_gb_per_s > 0) {
-      text += fmt::format("; roofs: copy {:.0f} GB/s, products", device.copy_gb_per_s);
-      for (const auto& [dtype, rate] : device.tflop_per_s) {
-        text += fmt::format(" {} {:.3g}", to_string(dtype), rate);
-      }
-      text += " TFLOP/s";
-    }
-    text += "\n";
-  }
-  return text;
-}
-
 bool has_times(const CompareReport& report) {
   return std::ranges::any_of(report.rows, [](const CompareRow& row) { return !row.times.empty(); });
 }
@@ -212,6 +197,24 @@ std::string table_text(const CompareReport& report) {
 
 }  // namespace
 
+std::string devices_text(const CompareReport& report) {
+  std::string text;
+  const auto add = [&](std::string_view line) { text += "  " + wrapped(line, 78, "    ") + "\n"; };
+  for (const CompareDevice& device : report.devices) {
+    std::string line = device.text;
+    if (device.copy_gb_per_s > 0) {
+      line += fmt::format("; roofs: copy {:.0f} GB/s, products", device.copy_gb_per_s);
+      for (const auto& [dtype, rate] : device.tflop_per_s) {
+        line += fmt::format(" {} {:.3g}", to_string(dtype), rate);
+      }
+      line += " TFLOP/s";
+    }
+    add(line);
+  }
+  for (const std::string& sentence : report.missing) add(sentence);
+  return text;
+}
+
 std::string place_text(const CompareError& error, const Shape& shape, const CompareReport& report) {
   std::string text = fmt::format("at {}:", index_text(error.worst, shape));
   for (size_t d = 0; d < report.devices.size(); ++d) {
@@ -250,9 +253,7 @@ std::string to_text(const CompareReport& report) {
   std::string text =
       fmt::format("{}: each by itself, on the same bits, against the CPU in f64\n",
                   report.what == "layers" ? "layers" : fmt::format("layers of {}", report.model));
-  text += devices_text(report);
-  for (const std::string& sentence : report.missing) text += fmt::format("  {}\n", sentence);
-  text += fmt::format("\n{}", table_text(report));
+  text += fmt::format("{}\n{}", devices_text(report), table_text(report));
   std::string wrong;
   size_t judged = 0, beyond = 0;
   for (const CompareRow& row : report.rows) {
@@ -261,9 +262,9 @@ std::string to_text(const CompareReport& report) {
     beyond += row.ok() ? 0 : 1;
   }
   if (!wrong.empty()) text += fmt::format("\n{}", wrong);
-  text += "\nallowed: the largest error as a share of its tolerance";
-  if (has_times(report)) text += "; of roof: above 100 % where operands came from a cache";
-  text += " (docs/compare.md)\n";
+  std::string columns = "allowed: the largest error as a share of its tolerance";
+  if (has_times(report)) columns += "; of roof: above 100 % where operands came from a cache";
+  text += fmt::format("\n{}\n", wrapped(columns + " (docs/compare.md)", 80, "  "));
   const char* rows = report.what == "layers" ? "cases" : "layers";
   return text + (beyond == 0 ? fmt::format("all {} {} are within their tolerances\n", judged, rows)
                              : fmt::format("{} of {} {} are beyond their tolerances\n", beyond,

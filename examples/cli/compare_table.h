@@ -5,6 +5,8 @@
 
 namespace gradus::cli {
 
+// The devices and what is missing, in lines of up to 80 characters.
+std::string devices_text(const CompareReport& report);
 // Where a value is worst: its index, the value of each device and of the reference.
 std::string place_text(const CompareError& error, const Shape& shape, const CompareReport& report);
 // A paragraph for each value of the row that is beyond its tolerance.

@@ -78,9 +78,7 @@ std::string training_text(const CompareReport& report) {
       "lock-step training of {} in f32: {}, batches of {}\n"
       "each layer starts from the CPU's bits; in % of what rounding may do to it\n",
       report.model, train.optimizer, train.batch_size);
-  for (const CompareDevice& device : report.devices) text += fmt::format("  {}\n", device.text);
-  for (const std::string& sentence : report.missing) text += fmt::format("  {}\n", sentence);
-  text += fmt::format("\n{}\n{}", layers_text(train), drift_text(train));
+  text += fmt::format("{}\n{}\n{}", devices_text(report), layers_text(train), drift_text(train));
   if (train.diverged) {
     return text + fmt::format("diverged at step {} of {}: {} in step before it\n",
                               train.diverged->step, train.steps_asked, train.steps_done);
