@@ -118,7 +118,8 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
 
 void wgrad_first(Cuda& cuda, const WgradCall& call) {
   FirstConv p = first_conv(call.x, call.dy, call.window, plan_conv_first(call.problem()));
-  const int64_t slices = std::min<int64_t>(p.tiles, 2 * kHaloProcessors);
+  // As few as leave the longest as long.
+  const int64_t slices = plan_chunks(p.tiles, 1, 2 * kHaloProcessors).count;
   const int positions = call.taps() * call.c_per_group();
   p.dy = call.dy.data;
   Scratch scratch;

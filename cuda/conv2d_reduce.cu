@@ -4,6 +4,7 @@
 #include "cuda/conv2d_kernels.h"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/device/slice_sum.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -25,14 +26,13 @@ __global__ void __launch_bounds__(kThreads)
   const int lanes = kThreads / columns;
   const int lane = threadIdx.x / columns, column = threadIdx.x % columns;
   const int64_t count = p.rows * per_row.divisor;
+  const auto slices = static_cast<int>(p.slices);
   const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
   wait_for_previous_kernel();
   start_next_kernel();
   Acc sum = 0;
   if (e < count) {
-    const Acc* at = static_cast<const Acc*>(p.partials) + e;
-#pragma unroll 8
-    for (int64_t slice = lane; slice < p.slices; slice += lanes) sum += at[slice * count];
+    sum = add_slices<8, 1>(static_cast<const Acc*>(p.partials) + e, count, slices, lane, lanes)[0];
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
@@ -63,15 +63,15 @@ __global__ void __launch_bounds__(kChannels * 32)
   const int channel0 = static_cast<int>(blockIdx.x % channel_tiles) * kChannels;
   const int lane = threadIdx.x % kChannels, c = channel0 + lane;
   const int64_t count = p.rows * p.padded_channels * p.taps;
+  const auto slices = static_cast<int>(p.slices);
   wait_for_previous_kernel();
   start_next_kernel();
   for (int tap = threadIdx.x / kChannels; tap < p.taps; tap += blockDim.x / kChannels) {
     Acc sum = 0;
     if (c < p.channels) {
-      const Acc* at =
+      const Acc* const first =
           static_cast<const Acc*>(p.partials) + (row * p.taps + tap) * p.padded_channels + c;
-#pragma unroll 8
-      for (int64_t slice = 0; slice < p.slices; ++slice) sum += at[slice * count];
+      sum = add_slices<8, 1>(first, count, slices, 0, 1)[0];
     }
     sums[lane * p.taps + tap] = sum;
   }

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "cuda/conv2d_shift_wgrad.cuh"
+#include "cuda/device/slice_sum.cuh"
 
 namespace gradus {
 
 inline constexpr int kShiftRowsWeights = 64 * 9 * 64;
-inline constexpr int kShiftRowsLanes = 8;  // of the second stage: threads that share slices
+inline constexpr int kShiftRowsLanes = 16;  // of the second stage: threads that share slices
 
 // math    partials[slice][r][vector][thread] = four of Σ_{pixels of the slice} dy[pixel][k] ·
 //         x[pixel ⊕ (r, s)][c], as the multiplying threads hold them
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(ShiftWgradStages<1>::kThreads, 1)
 // grid    a block per 32 vectors of partial sums, a lane of each warp for one
 // bytes   the partials once
 // smem    the warps' sums
-// order   a warp adds every eighth slice in order, then the warps' sums are added in order
+// order   a warp adds every 16th slice in order, then the warps' sums are added in order
 template <class T>
 __global__ void __launch_bounds__(kShiftRowsLanes * 32)
     conv2d_shift_wgrad_rows_sum(const float* partials, T* dw, int slices) {
@@ -71,13 +72,7 @@ __global__ void __launch_bounds__(kShiftRowsLanes * 32)
   const float* const from = partials + blockIdx.x * 128 + lane * 4;
   wait_for_previous_kernel();
   start_next_kernel();
-  Pack<float, 4> sum = {};
-#pragma unroll 6
-  for (int slice = warp; slice < slices; slice += kShiftRowsLanes) {
-    const auto more = load_pack<4>(from + static_cast<int64_t>(slice) * kShiftRowsWeights);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] += more[e];
-  }
+  const auto sum = add_slices<3, 4>(from, kShiftRowsWeights, slices, warp, kShiftRowsLanes);
   store_pack(&sums[warp][lane * 4], sum);
   __syncthreads();
   if (threadIdx.x >= 128) return;
