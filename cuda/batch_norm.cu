@@ -6,7 +6,7 @@
 #include "cuda/batch_norm_rows.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -55,7 +55,7 @@ template <class Part, class Finish>
 void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
                    const Finish& finish) {
   const LaunchShape shape{exact_blocks(ceil_div(plan.c, 32), kOp), 1024, 1024 * sizeof(Part)};
-  launch_next_kernel(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks,
+  launch_overlapping(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks,
                      parts, finish);
 }
 
@@ -70,11 +70,11 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
     const BatchNormHeld held = plan_batch_norm_held(
         rows, N * static_cast<int>(sizeof(typename Of::Element)), kInputs, shared_limit(cuda));
     if (held.cluster == 0) return false;
-    const ClusterShape shape{.grid = exact_blocks(rows.c * held.cluster, kOp),
-                             .threads = held.threads(),
-                             .shared_bytes = static_cast<size_t>(held.bytes),
-                             .cluster = held.cluster,
-                             .carveout = cudaSharedmemCarveoutMaxShared};
+    const LaunchShape shape{.grid = exact_blocks(rows.c * held.cluster, kOp),
+                            .threads = held.threads(),
+                            .shared_bytes = static_cast<size_t>(held.bytes),
+                            .cluster = held.cluster,
+                            .carveout = cudaSharedmemCarveoutMaxShared};
     const auto kernel = held.wide
                             ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kKept>
                             : batch_norm_held<Of, Finish, N, kThreads, 0>;
@@ -104,10 +104,10 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
     return;
   auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
-  launch_next_kernel(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
+  launch_overlapping(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
                      batch_norm_parts_block_per_chunk<MomentsOf<T>, N>, finish.of, plan, parts,
                      batches);
-  launch_next_kernel(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
+  launch_overlapping(cuda, {exact_blocks(plan.slices * g.c, kOp), kThreads},
                      batch_norm_write_rows<MomentsOf<T>, ForwardFinish<T>, N>, finish.of, y, plan,
                      finish, streams);
 }
@@ -121,7 +121,7 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_columns<MomentsOf<T>, N>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
     launch_finish(cuda, plan, parts, finish);
   }
-  launch_next_kernel(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
+  launch_overlapping(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
                      batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
                      finish, args.training, batch_norm_streams(args.x.nbytes()));
 }
@@ -152,19 +152,19 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
   finish.parts = parts;
   const LaunchShape chunks{exact_blocks(plan.chunks * g.c, kOp), kThreads};
   if (args.dx && !args.training) {
-    launch_next_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, true>, N>,
+    launch_overlapping(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, true>, N>,
                        SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan,
                        parts, none);
   } else {
-    launch_next_kernel(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, false>, N>, sums,
+    launch_overlapping(cuda, chunks, batch_norm_parts_block_per_chunk<SumsOf<T, false>, N>, sums,
                        plan, parts, none);
   }
   if (second_pass) {
-    launch_next_kernel(cuda, {slices, kThreads},
+    launch_overlapping(cuda, {slices, kThreads},
                        batch_norm_write_rows<SumsOf<T, false>, BackwardFinish<A>, N>, sums, dx,
                        plan, finish, streams);
   } else {
-    launch_next_kernel(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
+    launch_overlapping(cuda, {exact_blocks(ceil_div(g.c, kThreads / kWarp), kOp), kThreads},
                        batch_norm_backward_finish_rows<A>, g.c, plan.chunks, finish);
   }
 }
@@ -202,7 +202,7 @@ void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNorm
   }
   launch_finish(cuda, plan, parts, finish);
   if (second_pass) {
-    launch_next_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx,
+    launch_overlapping(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx,
                        plan, finish, streams);
   }
 }

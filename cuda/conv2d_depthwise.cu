@@ -1,7 +1,7 @@
 // Depthwise conv2d on CUDA: launches of conv2d_depthwise.cuh and conv2d_depthwise_wgrad.cuh.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_depthwise_wgrad.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {

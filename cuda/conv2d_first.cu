@@ -1,7 +1,7 @@
 // conv2d's first layers on CUDA: launches of conv2d_first.cuh and what builds on it.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_first_plain.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -55,7 +55,7 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
 
 // A block for each slice and M * 16 channels, with room for their tiles or their sums.
 template <class T, int Channels, int M>
-ClusterShape wgrad_shape(const FirstConv& p, int64_t slices, int64_t sums) {
+LaunchShape wgrad_shape(const FirstConv& p, int64_t slices, int64_t sums) {
   using Tiles = FirstWgradTiles<T, Channels, M>;
   const int64_t pixels =
       ceil_div(int64_t{p.tile.rows} * p.out_w, Tiles::kPixels) * int64_t{Tiles::kPixels};

@@ -4,7 +4,7 @@
 
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_first_input_tensor.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -37,7 +37,7 @@ void input_plain(Cuda& cuda, const GatherCall& call) {
 }
 
 template <class T, bool Split, int Channels>
-void input_tensor(Cuda& cuda, const FirstInputTensor& p, const ClusterShape& shape) {
+void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape) {
   constexpr int kLeast = static_cast<int>(sizeof(T));  // steps of up to 32 channels
   launch_overlapping(cuda, shape,
                      p.k <= 32 ? conv2d_first_input_tensor<T, Channels, kLeast, Split>
@@ -46,7 +46,7 @@ void input_tensor(Cuda& cuda, const FirstInputTensor& p, const ClusterShape& sha
 }
 
 template <class T, bool Split>
-void input_tensor(Cuda& cuda, const FirstInputTensor& p, const ClusterShape& shape, int channels) {
+void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape, int channels) {
   switch (channels) {
     case 1:
       return input_tensor<T, Split, 1>(cuda, p, shape);
@@ -71,9 +71,9 @@ void input_tensor(Cuda& cuda, const GatherCall& call) {
   p.segments = FastDivisor(static_cast<uint32_t>(plan.segments));
   p.dy_width = FastDivisor(static_cast<uint32_t>(dy.w));
   p.dx_width = FastDivisor(static_cast<uint32_t>(dx.w));
-  const ClusterShape shape{.grid = dim3(exact_blocks(dx.n * plan.segments, "conv2d")),
-                           .threads = 256,
-                           .shared_bytes = static_cast<size_t>(plan.shared)};
+  const LaunchShape shape{.grid = dim3(exact_blocks(dx.n * plan.segments, "conv2d")),
+                          .threads = 256,
+                          .shared_bytes = static_cast<size_t>(plan.shared)};
   const int channels = static_cast<int>(dx.channels);
   if (call.math() == ConvMath::f32) return input_tensor<float, true>(cuda, p, shape, channels);
   visit(TypeList<float, Half, BFloat16>{}, call.dtype, [&](auto type) {

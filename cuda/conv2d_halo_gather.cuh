@@ -3,7 +3,7 @@
 
 #include "cuda/conv2d_halo.h"
 #include "cuda/device/conv2d_halo_product.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -90,7 +90,7 @@ template <class T, bool Split, int N, int Steps>
 void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   constexpr int kM = kHaloPixels / 16;
   const dim3 grid(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.sets));
-  const ClusterShape shape{
+  const LaunchShape shape{
       .grid = grid, .threads = kHaloWarps * 32, .shared_bytes = static_cast<size_t>(plan.shared)};
   if (plan.three_by_three) {
     launch_overlapping(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,

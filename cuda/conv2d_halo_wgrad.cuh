@@ -4,7 +4,7 @@
 #include "cuda/conv2d_halo.h"
 #include "cuda/device/conv2d_channel_sums.cuh"
 #include "cuda/device/conv2d_halo_wgrad.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 

@@ -90,7 +90,7 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
     const int64_t tiles = ceil_div(p.channels, kChannels);
     return visit(Floating{}, out, [&](auto type) {
       using T = typename decltype(type)::type;
-      launch_next_kernel(
+      launch_overlapping(
           cuda,
           {dim3(exact_blocks(p.rows * tiles, "conv2d")), kChannels * std::min(p.taps, 32),
            static_cast<size_t>(kChannels * p.taps) * sizeof(acc_t<T>)},
@@ -101,7 +101,7 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
   const int64_t blocks = ceil_div(count, columns);
   visit(Floating{}, out, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_next_kernel(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
+    launch_overlapping(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
                        columns, FastDivisor(static_cast<uint32_t>(count / p.rows)),
                        FastDivisor(static_cast<uint32_t>(p.padded_channels)));
   });

@@ -11,14 +11,11 @@ namespace {
 
 template <class T, int RowBytes, int Positions>
 void launch(Cuda& cuda, const Shift& p, const ShiftPlan& plan) {
-  const auto kernel = conv2d_shift<T, RowBytes, Positions>;
-  const auto shared = static_cast<int>(plan.shared_bytes());
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-             "cudaFuncSetAttribute");
   const int blocks = std::min(p.tiles, cuda.info().multiprocessors);
-  launch_next_kernel(
-      cuda, {dim3(static_cast<unsigned>(blocks)), kShiftThreads, static_cast<size_t>(shared)},
-      kernel, p);
+  launch_overlapping(cuda,
+                     {dim3(static_cast<unsigned>(blocks)), kShiftThreads,
+                      static_cast<size_t>(plan.shared_bytes())},
+                     conv2d_shift<T, RowBytes, Positions>, p);
 }
 
 template <class T, int RowBytes>

@@ -4,7 +4,7 @@
 
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_wgmma_kernels.h"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/tensor_map.h"
 
 namespace gradus {
@@ -59,7 +59,7 @@ ShiftWgrad half_problem(const WgradCall& call, const ShiftWgradPlan& plan) {
 }
 
 // `mail`: bytes that the stages' place must hold afterwards.
-ClusterShape half_shape(const ShiftWgrad& p, int64_t blocks, int threads, int mail) {
+LaunchShape half_shape(const ShiftWgrad& p, int64_t blocks, int threads, int mail) {
   // Checkers of memory take an operand of 192 columns, whose blocks overlap, for 6144 bytes in a
   // row.
   constexpr int kBeyond = 4096;
@@ -70,8 +70,8 @@ ClusterShape half_shape(const ShiftWgrad& p, int64_t blocks, int threads, int ma
 }
 
 void wgrad_pairs(Cuda& cuda, const WgradCall& call, const ShiftWgrad& p, int64_t pairs) {
-  ClusterShape shape = half_shape(p, kShiftWgradCluster * pairs * p.tiles,
-                                  ShiftWgradStages<3>::kThreads, kShiftWgradMail);
+  LaunchShape shape = half_shape(p, kShiftWgradCluster * pairs * p.tiles,
+                                 ShiftWgradStages<3>::kThreads, kShiftWgradMail);
   shape.cluster = kShiftWgradCluster;
   call.dtype == DType::bf16 ? launch_overlapping(cuda, shape, conv2d_shift_wgrad<BFloat16>, p)
                             : launch_overlapping(cuda, shape, conv2d_shift_wgrad<Half>, p);
@@ -80,12 +80,12 @@ void wgrad_pairs(Cuda& cuda, const WgradCall& call, const ShiftWgrad& p, int64_t
 }
 
 void wgrad_rows(Cuda& cuda, const WgradCall& call, const ShiftWgrad& p, int64_t slices) {
-  const ClusterShape shape = half_shape(p, 3 * slices, ShiftWgradStages<1>::kThreads, 0);
+  const LaunchShape shape = half_shape(p, 3 * slices, ShiftWgradStages<1>::kThreads, 0);
   call.dtype == DType::bf16 ? launch_overlapping(cuda, shape, conv2d_shift_wgrad_rows<BFloat16>, p)
                             : launch_overlapping(cuda, shape, conv2d_shift_wgrad_rows<Half>, p);
   visit(TypeList<float, Half, BFloat16>{}, call.dw.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    launch_next_kernel(cuda, {dim3(kShiftRowsWeights / 128), kShiftRowsLanes * 32},
+    launch_overlapping(cuda, {dim3(kShiftRowsWeights / 128), kShiftRowsLanes * 32},
                        conv2d_shift_wgrad_rows_sum<T>, p.partials, static_cast<T*>(call.dw.data),
                        static_cast<int>(slices));
   });

@@ -8,13 +8,10 @@ namespace {
 
 template <class T, int Rows, int Columns, bool Split>
 void launch(Cuda& cuda, const WgmmaGather& p) {
-  const auto kernel = conv2d_wgmma_gather<T, Rows, Columns, Split>;
   constexpr int kShared = WgmmaStages<T, Rows, Columns, Split>::kSharedBytes;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
-             "cudaFuncSetAttribute");
   const int64_t blocks = std::min<int64_t>(p.tiles, cuda.info().multiprocessors);
-  launch_next_kernel(cuda, {dim3(static_cast<unsigned>(blocks)), kWgmmaThreads, kShared}, kernel,
-                     p);
+  launch_overlapping(cuda, {dim3(static_cast<unsigned>(blocks)), kWgmmaThreads, kShared},
+                     conv2d_wgmma_gather<T, Rows, Columns, Split>, p);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include "cuda/conv2d_wgmma_kernels.h"
 #include "cuda/device/split_tf32.cuh"
 #include "cuda/device/vector.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cuda/conv2d_wgmma_kernels.h"
 #include "cuda/conv2d_wgmma_turned.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -12,9 +12,7 @@ namespace {
 void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), size_t shared_bytes, const WgmmaWgrad& p,
             int64_t slices) {
   const unsigned blocks = exact_blocks(slices * p.row_tiles * p.column_tiles, "conv2d");
-  launch_overlapping(cuda,
-                     {.grid = dim3(blocks), .threads = kWgmmaThreads, .shared_bytes = shared_bytes},
-                     kernel, p);
+  launch_overlapping(cuda, {dim3(blocks), kWgmmaThreads, shared_bytes}, kernel, p);
 }
 
 template <class T, int Rows, int Columns>

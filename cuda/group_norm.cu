@@ -3,7 +3,7 @@
 #include "cuda/check.h"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -40,7 +40,7 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, true>, f);
   finish_moments(cuda, args, of, f.parts);
   const PacksOfRows packs(g, N);
-  launch_next_kernel(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
+  launch_overlapping(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
                      group_norm_forward_write<T, N>, f, packs);
 }
 
@@ -73,7 +73,7 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (only_parts && args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const PacksOfRows packs(g, N);
-    launch_next_kernel(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
+    launch_overlapping(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
                        group_norm_backward_write<T, N>, b, space.terms, packs);
   }
   sum_samples(cuda, args, g.c, b.plan.on_chip, space);

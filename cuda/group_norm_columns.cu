@@ -264,7 +264,7 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
   finish_moments(cuda, args, of, parts);
   const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-  launch_next_kernel(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args),
+  launch_overlapping(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args),
                      plan);
 }
 
@@ -282,7 +282,7 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-    launch_next_kernel(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
+    launch_overlapping(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
                        space.terms, plan);
   }
   sum_samples(cuda, args, g.c, false, space);

@@ -3,7 +3,7 @@
 #include "cuda/device/shared.cuh"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -314,7 +314,7 @@ GroupNormHeld plan_held(Cuda& cuda, const GroupNormGeometry& g, int tensors,
                               cuda.info().compute_major >= 9, shared_limit(cuda));
 }
 
-ClusterShape shape_of(const GroupNormHeld& plan) {
+LaunchShape shape_of(const GroupNormHeld& plan) {
   return {.grid = exact_blocks(plan.blocks(), "group_norm"),
           .threads = kThreads,
           .shared_bytes = static_cast<size_t>(plan.shared_bytes),

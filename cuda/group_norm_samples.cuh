@@ -3,7 +3,7 @@
 
 #include "cuda/context.h"
 #include "cuda/group_norm_parts.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -62,7 +62,7 @@ inline LaunchShape finish_shape(const PartsOfSets& of) {
 template <class A>
 void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets& of,
                     const Moments<A>* parts) {
-  launch_next_kernel(cuda, finish_shape(of), group_norm_finish_moments<A>, parts, of,
+  launch_overlapping(cuda, finish_shape(of), group_norm_finish_moments<A>, parts, of,
                      args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
                      static_cast<A>(args.eps));
 }
@@ -70,7 +70,7 @@ void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets&
 template <class A>
 void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& of, int64_t m,
                  const BackwardWorkspace<A>& space) {
-  launch_next_kernel(cuda, finish_shape(of), group_norm_finish_sums<A>, space.parts, of,
+  launch_overlapping(cuda, finish_shape(of), group_norm_finish_sums<A>, space.parts, of,
                      args.gamma.as<A>(), static_cast<A>(m), space.terms);
 }
 
@@ -83,7 +83,7 @@ void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool afte
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
   const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
-  ClusterShape shape{
+  LaunchShape shape{
       .grid = {tiles, static_cast<unsigned>(chunks.count)},
       .threads = 1024,
       .carveout = after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault};

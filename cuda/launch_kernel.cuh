@@ -1,4 +1,5 @@
-// Launches a kernel on a context's stream, asking for much shared memory where needed.
+// Launches a kernel on a context's stream: with much shared memory, in clusters and overlapping the
+// kernel before it where wanted.
 #pragma once
 
 #include "cuda/check.h"
@@ -10,41 +11,66 @@ struct LaunchShape {
   dim3 grid;
   int threads = 0;
   size_t shared_bytes = 0;
+  int cluster = 1;  // blocks; more than one only on devices that have clusters (from 9.0)
+  // How the kernel wants a multiprocessor's memory split between shared memory and first-level
+  // cache. Kernels that overlap want the same: another split needs an idle multiprocessor.
+  int carveout = cudaSharedmemCarveoutDefault;
 };
+
+// Bytes of shared memory that one block may have.
+int shared_limit(const Cuda& cuda);
+
+namespace detail {
 
 // Dynamic shared memory that a kernel gets without asking: 48 KB, less what it declares itself.
 inline constexpr size_t kUnaskedSharedBytes = 32 * 1024;
 
-template <class... Params, class... Args>
-void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
-                   const Args&... args) {
-  if (shape.shared_bytes > kUnaskedSharedBytes) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shape.shared_bytes)),
-               "cudaFuncSetAttribute");
-  }
-  kernel<<<shape.grid, shape.threads, shape.shared_bytes, cuda.stream()>>>(args...);
-}
+// Sets a kernel's attributes on the context's device, where they are not set yet: as much dynamic
+// shared memory as a block may have, and the split. Several threads may call it.
+void prepare_kernel(const Cuda& cuda, const void* kernel, int carveout);
 
-// The same as launch_kernel for a kernel that follows another one of the same op: on devices that
-// can (from 9.0), its blocks may start while that one ends. It must call wait_for_previous_kernel()
-// before it reads what the other one writes and before it writes anything.
 template <class... Params, class... Args>
-void launch_next_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
-                        const Args&... args) {
-  if (cuda.info().compute_major < 9) return launch_kernel(cuda, shape, kernel, args...);
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+void launch(Cuda& cuda, const LaunchShape& shape, bool overlaps, void (*kernel)(Params...),
+            const Args&... args) {
+  if (shape.shared_bytes > kUnaskedSharedBytes || shape.carveout != cudaSharedmemCarveoutDefault)
+    prepare_kernel(cuda, reinterpret_cast<const void*>(kernel), shape.carveout);
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (overlaps && cuda.info().compute_major >= 9) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = cuda.stream();
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
+  config.attrs = attributes;
+  config.numAttrs = count;
+  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...),
              "cudaLaunchKernelEx");
+}
+
+}  // namespace detail
+
+// A kernel that starts when the one before it has ended.
+template <class... Params, class... Args>
+void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
+                   const Args&... args) {
+  detail::launch(cuda, shape, false, kernel, args...);
+}
+
+// A kernel whose blocks may start, on devices that can (from 9.0), while the one before it ends,
+// which pays where it is short: all of them call wait_for_previous_kernel() before they touch
+// memory that another kernel writes or reads.
+template <class... Params, class... Args>
+void launch_overlapping(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
+                        const Args&... args) {
+  detail::launch(cuda, shape, true, kernel, args...);
 }
 
 // Lets the blocks of the next kernel start, once all blocks of this one have come here or ended.

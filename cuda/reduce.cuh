@@ -259,7 +259,7 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
   if (plan.chunks > 1) {
     const int threads = reduce_chunk_threads(plan.outputs);
     const int64_t blocks = ceil_div(plan.outputs, threads / kWarp);
-    launch_next_kernel(cuda, {.grid = exact_blocks(blocks, op), .threads = threads},
+    launch_overlapping(cuda, {.grid = exact_blocks(blocks, op), .threads = threads},
                        reduce_forward_chunks<F, T>, plan, output);
   }
 }

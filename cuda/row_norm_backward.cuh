@@ -307,7 +307,7 @@ void launch_sum_parts(Cuda& cuda, const RowNormBackward<T>& f, int64_t count) {
   const LaunchShape shape{
       .grid = dim3(exact_blocks(ceil_div(columns, few ? 1024 : kWarp), "row_norm")),
       .threads = 1024};
-  launch_next_kernel(cuda, shape,
+  launch_overlapping(cuda, shape,
                      few ? row_norm_sum_parts<acc_t<T>, 1> : row_norm_sum_parts<acc_t<T>, kWarp>,
                      f.parts, count, columns, f.m, f.dgamma, f.dbeta);
 }

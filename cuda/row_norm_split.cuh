@@ -5,7 +5,7 @@
 #include "core/ops/normalization.h"
 #include "cuda/context.h"
 #include "cuda/device/row_norm.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/row_norm_plan.h"
 
 namespace gradus {
@@ -30,13 +30,12 @@ void with_row_kernel(const RowNormPlan& plan, F&& f) {
 template <class... Params, class... Args>
 void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
                  const Args&... args) {
-  launch_overlapping(cuda,
-                     {.grid = exact_blocks(plan.blocks(), "row_norm"),
-                      .threads = plan.threads(),
-                      .shared_bytes = static_cast<size_t>(plan.shared_bytes),
-                      .cluster = plan.cluster,
-                      .overlaps = plan.overlaps},
-                     kernel, args...);
+  const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "row_norm"),
+                          .threads = plan.threads(),
+                          .shared_bytes = static_cast<size_t>(plan.shared_bytes),
+                          .cluster = plan.cluster};
+  plan.overlaps ? launch_overlapping(cuda, shape, kernel, args...)
+                : launch_kernel(cuda, shape, kernel, args...);
 }
 
 // The sets of rows of a run: neighbours, or where every run has its place on the card at once every

@@ -163,7 +163,7 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
   }
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kMostItems, has_clusters, {x, y});
   const SoftmaxTile tile(plan, g);
-  const ClusterShape shape = softmax_shape<A>(tile, plan, 2, args.name);
+  const LaunchShape shape = softmax_shape<A>(tile, plan, 2, args.name);
   with_softmax_mapping<kFullPack<T>, kMostItems>(
       plan, [&](auto width, auto per_thread, auto columns) {
         constexpr int N = width(), K = per_thread();
@@ -171,20 +171,20 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
         using enum SoftmaxStep;
         Part<A>* parts = nullptr;
         if (plan.chunks == 1 || plan.in_cluster) {
-          launch_overlapping(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>,
-                             x, y, tile, args.log, parts);
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
+                        tile, args.log, parts);
           return;
         }
         if constexpr (K == 4) {
           const int64_t sets = plan.sets();
           parts = static_cast<Part<A>*>(
               cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
-          launch_overlapping(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x,
-                             y, tile, args.log, parts);
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y,
+                        tile, args.log, parts);
           softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
                                   cuda.stream()>>>(parts, plan.chunks, sets);
-          launch_overlapping(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>,
-                             x, y, tile, args.log, parts);
+          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
+                        tile, args.log, parts);
         }
       });
 }

@@ -111,26 +111,26 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
   const bool has_clusters = cuda.info().compute_major >= 9;
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 4, has_clusters, {y, dy, dx});
   const SoftmaxTile tile(plan, g);
-  const ClusterShape shape = softmax_shape<A>(tile, plan, 1, args.name);
+  const LaunchShape shape = softmax_shape<A>(tile, plan, 1, args.name);
   with_softmax_mapping<kFullPack<T>, 4>(plan, [&](auto width, auto per_thread, auto columns) {
     constexpr int N = width(), K = per_thread();
     constexpr bool kColumns = columns();
     using enum SoftmaxStep;
     A* parts = nullptr;
     if (plan.chunks == 1 || plan.in_cluster) {
-      launch_overlapping(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y,
-                         dy, dx, tile, args.log, parts);
+      launch_kernel(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y, dy,
+                    dx, tile, args.log, parts);
       return;
     }
     if constexpr (K == 4) {
       const int64_t sets = plan.sets();
       parts = static_cast<A*>(cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(A)));
-      launch_overlapping(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, part>, y,
-                         dy, dx, tile, args.log, parts);
+      launch_kernel(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, part>, y, dy, dx,
+                    tile, args.log, parts);
       softmax_backward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
                                cuda.stream()>>>(parts, plan.chunks, sets);
-      launch_overlapping(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, write>, y,
-                         dy, dx, tile, args.log, parts);
+      launch_kernel(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, write>, y, dy,
+                    dx, tile, args.log, parts);
     }
   });
 }

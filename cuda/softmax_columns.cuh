@@ -123,15 +123,14 @@ void softmax_forward_staged_columns(Cuda& cuda, const SoftmaxPlan& plan, const S
   const SoftmaxTile tile(plan, g);
   // The items, and for 8 columns of every warp 4 words of maxima and 8 of sums.
   const size_t words = static_cast<size_t>(plan.threads) * (4 * K + 8 * (4 + 8) / kWarp);
-  const ClusterShape shape{.grid = exact_blocks(plan.blocks, args.name),
-                           .threads = plan.threads,
-                           .shared_bytes = words * sizeof(uint32_t),
-                           .overlaps = false,
-                           .carveout = cudaSharedmemCarveoutMaxShared};
-  launch_overlapping(cuda, shape,
-                     args.log ? softmax_forward_staged_columns<T, K, true>
-                              : softmax_forward_staged_columns<T, K, false>,
-                     args.x.as<const T>(), args.y.as<T>(), tile);
+  const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
+                          .threads = plan.threads,
+                          .shared_bytes = words * sizeof(uint32_t),
+                          .carveout = cudaSharedmemCarveoutMaxShared};
+  launch_kernel(cuda, shape,
+                args.log ? softmax_forward_staged_columns<T, K, true>
+                         : softmax_forward_staged_columns<T, K, false>,
+                args.x.as<const T>(), args.y.as<T>(), tile);
 }
 
 }  // namespace gradus

@@ -7,7 +7,7 @@
 #include "cuda/device/shared.cuh"
 #include "cuda/device/strided_plan.h"
 #include "cuda/device/vector.cuh"
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_plan.h"
 #include "cuda/softmax_values.cuh"
 
@@ -54,15 +54,14 @@ struct SoftmaxTile {
 
 // The launch of a kernel with so many reductions.
 template <class A>
-ClusterShape softmax_shape(const SoftmaxTile& tile, const SoftmaxPlan& plan, int reductions,
-                           std::string_view op) {
+LaunchShape softmax_shape(const SoftmaxTile& tile, const SoftmaxPlan& plan, int reductions,
+                          std::string_view op) {
   const int sets = plan.columns ? plan.width : 1;
   return {
       .grid = exact_blocks(plan.blocks, op),
       .threads = plan.threads,
       .shared_bytes = static_cast<size_t>(reductions * tile.slots(plan.columns) * sets) * sizeof(A),
-      .cluster = tile.cluster,
-      .overlaps = false};
+      .cluster = tile.cluster};
 }
 
 // The place of a thread: its set (for columns the first of N), and its items, of which number i

@@ -1,4 +1,4 @@
-#include "cuda/launch_cluster.cuh"
+#include "cuda/launch_kernel.cuh"
 
 #include <map>
 #include <mutex>
