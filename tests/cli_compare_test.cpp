@@ -70,6 +70,21 @@ TEST_F(CompareCli, OneLayerWithTimes) {
   EXPECT_GT(json["devices"][0]["copy_gb_per_s"], 0.0);
 }
 
+TEST_F(CompareCli, EveryFunctionHasATime) {
+  ASSERT_EQ(compare({"--layer", "matmul,cross_entropy,nll_loss,avg_pool2d,arithmetic,sum",
+                     "--dtype", "f32", "--repeats", "1", "--json", "report.json"})
+                .status,
+            0);
+  const Json json = report();
+  std::map<std::string, size_t> times;
+  for (const Json& row : json["rows"]) {
+    times[row["function"]] += row["times"].size();
+    EXPECT_NE(row["times"].empty(), row["values"].empty()) << row["case"];
+  }
+  EXPECT_EQ(times.size(), 13u);
+  for (const auto& [function, count] : times) EXPECT_EQ(count, 2u) << function;
+}
+
 TEST_F(CompareCli, BeyondTheToleranceTheStatusIsOne) {
   const ProcessResult result = compare(
       {"--layer", "layer_norm", "--dtype", "f32", "--repeats", "0", "--tolerance", "1e-10"});

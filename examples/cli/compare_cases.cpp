@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "autograd/grad_mode.h"
 #include "bench/cases/draw.h"
@@ -87,6 +88,18 @@ ComparedCases cases_of_shape(const std::vector<OpCase>& all, const CasesOptions&
   return result;
 }
 
+// Of the size that a small CNN has, or else the function's first benchmark, or its largest case.
+OpCase timed_case(const std::vector<OpCase>& cases, const std::string& function) {
+  const auto suits = [&](const OpCase& one) {
+    const bool is_small = one.benchmark && one.name.find("small") != std::string::npos;
+    const int64_t size = one.benchmark ? 0 : one.inputs.front().shape.numel();
+    return std::tuple(one.function == function, is_small, one.benchmark, size);
+  };
+  OpCase result = std::ranges::max(cases, {}, suits);
+  result.benchmark = true;
+  return result;
+}
+
 }  // namespace
 
 std::vector<std::string> layer_names() {
@@ -103,17 +116,15 @@ std::vector<std::string> layer_names() {
 
 ComparedCases compared_cases(const CasesOptions& options) {
   std::vector<OpCase> all;
-  std::set<std::string> timed;
   for (const std::string& op : ops_with_cases()) {
-    for (OpCase& op_case : cases_of(op)) {
+    const std::vector<OpCase> cases = cases_of(op);
+    std::set<std::string> timed;
+    for (const OpCase& op_case : cases) {
       if (!is_asked_for(op_case, options.layers)) continue;
-      if (op_case.benchmark) {
-        const bool wanted = options.timed && !options.shape &&
-                            op_case.name.find("small") != std::string::npos &&
-                            timed.insert(op_case.function).second;
-        if (!wanted) continue;
-      }
-      all.push_back(std::move(op_case));
+      if (!op_case.benchmark) all.push_back(op_case);
+      const bool wants_time = options.timed && !options.shape;
+      if (wants_time && timed.insert(op_case.function).second)
+        all.push_back(timed_case(cases, op_case.function));
     }
   }
   if (options.shape) return cases_of_shape(all, options);

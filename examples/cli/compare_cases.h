@@ -11,7 +11,7 @@ namespace gradus::cli {
 struct CasesOptions {
   std::vector<std::string> layers;  // ops or functions of them ("gelu"); empty: all
   std::optional<Shape> shape;       // of x in place of the cases' own
-  bool timed = true;                // the large cases as well, one of each function
+  bool timed = true;                // one case more of each function, a benchmark, for its time
 };
 
 // Names that `layers` may hold.
