@@ -205,6 +205,8 @@ __global__ void __launch_bounds__(kReduceThreads)
   const int lane = threadIdx.x % kWarp;
   const int64_t o = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
   if (o >= plan.outputs) return;
+  const int64_t outer = o / plan.columns;
+  const int64_t to = place_of(plan.kept, outer).at[1] + (o - outer * plan.columns) * plan.column[1];
   wait_for_previous_kernel();
   PartOf<F, A> part = F::template identity<A>();
   for (int64_t first = lane; first < plan.chunks; first += kUnroll * kWarp) {
@@ -224,10 +226,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     }
   }
   part = warp_reduce(part, MergeParts<F>{});
-  if (lane != 0) return;
-  const int64_t outer = o / plan.columns;
-  output.template write<F>(
-      plan.kept.offsets(outer).at[1] + (o - outer * plan.columns) * plan.column[1], part);
+  if (lane == 0) output.template write<F>(to, part);
 }
 
 // Blocks of kReduceThreads threads for the units of a plan of either direction.
