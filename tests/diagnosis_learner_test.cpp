@@ -141,6 +141,13 @@ TEST_F(DiagnosisLearner, TermsWithTheWrongFactors) {
   const Diagnosis raw =
       of({.dx = [](const Element& e) { return e.rstd * (e.dy * e.gamma - e.m1 - e.x * e.m2); }});
   expect(raw.findings[0], Slip::x_for_xhat, "the projection has x in place of xhat");
+  const Diagnosis summed = of({.dx = [](const Element& e) {
+    const double of_x = e.m2 / e.rstd + e.mu * e.m1;  // mean(d·x)
+    return e.rstd * (e.dy * e.gamma - e.m1 - e.xhat * of_x);
+  }});
+  expect(summed.findings[0], Slip::x_for_xhat, "m2 has x in place of xhat: it is mean(d·xhat)");
+  const Diagnosis twice = of({.dx = [](const Element& e) { return e.rstd * Learner().dx(e); }});
+  expect(twice.findings[0], Slip::rstd_extra, "there is a factor rstd too much in front of it all");
   const Diagnosis half = of({.dx = [](const Element& e) {
     return e.rstd * (e.dy * e.gamma - e.m1 - 0.5 * e.xhat * e.m2);
   }});
@@ -197,6 +204,10 @@ TEST_F(DiagnosisLearner, AMissingTermIsSaidOnce) {
   const Tensor mean = scaled(library_claim(setting, in).dgamma, 1.0 / 3);
   expect(diagnose(setting, in, {.dgamma = mean}).findings[0], Slip::batch_mean,
          "it is divided by the number of samples, 3: dgamma is a sum, not a mean");
+  const Tensor of_all = scaled(library_claim(setting, in).dbeta, 1.0 / 9);
+  expect(diagnose(setting, in, {.dbeta = of_all}).findings[0], Slip::wrong_count,
+         "it is divided by the number of elements that share the parameter, 9: dbeta is a sum, not "
+         "a mean");
 }
 
 TEST_F(DiagnosisLearner, GammaOutsideAndSumsThatAreNotDivided) {

@@ -309,7 +309,7 @@ void judge_entries(Finding& finding, const Problem& p, const std::vector<SumCand
   if (scale.slip != Slip::unknown && !(verdict.named() && scale.bits <= 0)) {
     const bool mean = scale.text.ends_with("1/n"), turned = scale.slip == Slip::wrong_sign;
     const std::string sum = ": it is a plain sum over all elements that share the parameter";
-    if (!(mean && verdict.has(Slip::batch_mean)))
+    if (!verdict.has(Slip::batch_mean) && !verdict.has(Slip::wrong_count))
       verdict.offer(mean ? Slip::batch_mean : scale.slip, scale.text + (turned ? "" : sum),
                     scale.bits, scale.fitted);
   }

@@ -1,6 +1,7 @@
 // Slips of the five norms.
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "autograd/explain/slips.h"
 
@@ -148,10 +149,14 @@ void add_count_slip(std::vector<Candidate>& out, std::vector<Term> terms, const 
 // xhat is cubic in it.
 void add_rstd_slips(std::vector<Candidate>& out, const std::vector<Term>& right,
                     const Statistics& s) {
-  std::vector<Term> unscaled = right;
-  for (Term& term : unscaled)
-    for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] *= pow(s.rstd[i], -1);
-  out.push_back({Slip::rstd_missing, "the factor rstd in front of it all is missing", unscaled});
+  for (const auto& [slip, text, power] :
+       {std::tuple(Slip::rstd_missing, "the factor rstd in front of it all is missing", -1),
+        {Slip::rstd_extra, "there is a factor rstd too much in front of it all", 1}}) {
+    std::vector<Term> terms = right;
+    for (Term& term : terms)
+      for (size_t i = 0; i < s.rstd.size(); ++i) term.values[i] *= pow(s.rstd[i], power);
+    out.push_back({slip, text, terms});
+  }
   const auto add = [&](Slip slip, std::string text, size_t term, int power) {
     std::vector<Term> terms = right;
     for (size_t i = 0; i < s.rstd.size(); ++i) terms[term].values[i] *= pow(s.rstd[i], power);
@@ -167,14 +172,18 @@ void add_rstd_slips(std::vector<Candidate>& out, const std::vector<Term>& right,
   add(Slip::rstd_extra, "there are two factors rstd too much" + projection, last, 2);
 }
 
-// x as it came in the projection.
+// x as it came in the projection, or in its mean.
 void add_x_for_xhat(std::vector<Candidate>& out, const Problem& p, const Statistics& s,
                     const std::vector<Term>& right, const Sets& own) {
   if (!p.setting.has_mean()) return;  // then a factor rstd is missing
-  const Numbers m2 = mean_over(own, product(product(p.dy, p.gamma), normalized(p, s)));
-  std::vector<Term> terms = right;
-  terms.back().values = each(p.x.size(), [&](size_t i) { return -s.rstd[i] * p.x[i] * m2[i]; });
-  out.push_back({Slip::x_for_xhat, "the projection has x in place of xhat", terms});
+  const Numbers d = product(p.dy, p.gamma), xhat = normalized(p, s);
+  const auto add = [&](std::string text, const Numbers& along, const Numbers& m2) {
+    std::vector<Term> terms = right;
+    terms.back().values = each(p.x.size(), [&](size_t i) { return -s.rstd[i] * along[i] * m2[i]; });
+    out.push_back({Slip::x_for_xhat, std::move(text), terms});
+  };
+  add("the projection has x in place of xhat", p.x, mean_over(own, product(d, xhat)));
+  add("m2 has x in place of xhat: it is mean(d·xhat)", xhat, mean_over(own, product(d, p.x)));
 }
 
 void add_set_slips(std::vector<Candidate>& out, const Problem& p, const Statistics& s) {

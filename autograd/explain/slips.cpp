@@ -117,12 +117,16 @@ std::vector<SumCandidate> sum_candidates(const Problem& p, const Numbers& values
                  concat("it holds the last element's share only, as of = in place of +=: ", name,
                         " is a sum over all elements that share the parameter"),
                  std::move(last)});
-  const int64_t n = p.layout.samples;
-  out.push_back(
-      {Slip::batch_mean,
-       concat("it is divided by the number of ", p.setting.is_row_norm() ? "rows, " : "samples, ",
-              n, ": ", name, " is a sum, not a mean"),
-       each(right.size(), [&](size_t k) { return right[k] * (1 / static_cast<double>(n)); })});
+  const auto add_mean = [&](Slip slip, std::string_view of, int64_t count) {
+    out.push_back({slip,
+                   concat("it is divided by the number of ", of, ", ", count, ": ", name,
+                          " is a sum, not a mean"),
+                   each(right.size(),
+                        [&](size_t k) { return right[k] * (1 / static_cast<double>(count)); })});
+  };
+  const int64_t n = p.layout.samples, elements = std::ssize(values) / p.layout.params;
+  add_mean(Slip::batch_mean, p.setting.is_row_norm() ? "rows" : "samples", n);
+  if (elements != n) add_mean(Slip::wrong_count, "elements that share the parameter", elements);
   return out;
 }
 
