@@ -113,7 +113,8 @@ inline bool conv_is_first(const ConvProblem& problem) {
     if (window.kernel != Pair(3) || window.stride != Pair(1) || window.dilation != Pair(1)) {
       return false;
     }
-    if (problem.p * problem.q > INT32_MAX) return false;
+    // What is copied ahead goes on past the image's last row.
+    if (problem.p * problem.q > INT32_MAX - (1 << 16)) return false;
     if (plan_first_input(problem).shared > 0) return true;
     return problem.math == ConvMath::f32 && conv_first_input_shared(problem) <= kHaloShared;
   }
