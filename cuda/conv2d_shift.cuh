@@ -6,9 +6,8 @@
 
 #include <cuda.h>
 
-#include "cuda/device/raw.cuh"
+#include "cuda/device/conv2d_stage.cuh"
 #include "cuda/device/tma.cuh"
-#include "cuda/device/wgmma.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -148,9 +147,9 @@ struct ShiftTiles {
     const int t = threadIdx.x % 128;
     sync_group();
     if constexpr (sizeof(T) == 2) {
-      stage_halves(c);
-    } else if (t < 64) {
-      stage_floats(c);
+      stage_halves<T, Positions / 8>(at(), c, bias[0], bias[1]);
+    } else if (t < 64) {  // 32 columns
+      stage_floats<Positions / 8>(at(), c, bias[0], bias[1]);
     }
     fence_async();
     sync_group();
@@ -167,40 +166,6 @@ struct ShiftTiles {
     return {base + p.weight_bytes + p.stages * p.stage_bytes + 8 * i};
   }
 
-  // Rows of swizzled 128 bytes of a position: 64 columns, 16 of each warp.
-  __device__ __forceinline__ void stage_halves(const float (&c)[Positions / 2]) const {
-    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    const int row = lane / 16 * 8 + lane % 8, vector = warp * 2 + lane / 8 % 2;
-    const uint32_t to = at() + row * 128 + ((vector ^ (row & 7)) << 4);
-#pragma unroll
-    for (int j = 0; j < Positions / 8; j += 2) {
-      uint32_t words[4] = {};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int e = j * 4 + 2 * i;
-        if (e < Positions / 2)
-          words[i] = rounded_pair<T>(c[e] + bias[i % 2], c[e + 1] + bias[i % 2]);
-      }
-      store_matrices_transposed(to + j * 1024, words);
-    }
-  }
-  // Likewise 32 columns, of two warps.
-  __device__ __forceinline__ void stage_floats(const float (&c)[Positions / 2]) const {
-    const int warp = threadIdx.x % 64 / 32, lane = threadIdx.x % 32;
-    uint32_t to[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane % 4 * 2 + i % 2, column = warp * 16 + i / 2 * 8 + lane / 4;
-      to[i] = at() + row * 128 + ((column / 4 ^ row) << 4) + column % 4 * 4;
-    }
-#pragma unroll
-    for (int e = 0; e < Positions / 2; ++e) {
-      asm volatile("st.shared.f32 [%0], %1;"
-                   :
-                   : "r"(to[e % 4] + e / 4 * 1024), "f"(c[e] + bias[e % 4 / 2])
-                   : "memory");
-    }
-  }
   // From registers: a warp writes 32 bytes of four positions at a time.
   __device__ __forceinline__ void store_floats(const float (&c)[Positions / 2], int n,
                                                int row0) const {

@@ -8,7 +8,7 @@ namespace {
 
 template <class T, int Rows, int Columns, bool Split>
 void launch(Cuda& cuda, const WgmmaGather& p) {
-  constexpr int kShared = WgmmaStages<T, Rows, Columns, Split>::kSharedBytes;
+  constexpr int kShared = WgmmaStages<T, Rows, Columns, Split, true>::kSharedBytes;
   const int64_t blocks = std::min<int64_t>(p.tiles, cuda.info().multiprocessors);
   launch_overlapping(cuda, {dim3(static_cast<unsigned>(blocks)), kWgmmaThreads, kShared},
                      conv2d_wgmma_gather<T, Rows, Columns, Split>, p);

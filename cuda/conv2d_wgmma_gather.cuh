@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/conv2d_wgmma.h"
+#include "cuda/device/conv2d_stage.cuh"
 #include "cuda/device/conv2d_wgmma.cuh"
-#include "cuda/device/vector.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -15,47 +15,20 @@ __device__ __forceinline__ void store_sums(const WgmmaPart& part, const float* b
                                            const float (&c)[GroupColumns / 2], uint32_t boxes,
                                            int64_t m0, int channel0) {
   constexpr int kRun = sizeof(T) == 2 ? 64 : 32;  // pixels of 64 channels in a box
-  const int t = threadIdx.x % 128, lane = t % 32, g = lane / 4, q = lane % 4;
-  const int row = t / 32 * 16 + g;  // and row + 8
+  const int t = threadIdx.x % 128, row = t / 32 * 16 + t % 32 / 4;  // and row + 8
   const auto bias_of = [&](int i) {
     return bias != nullptr && channel0 + i < columns ? bias[channel0 + i] : 0.0f;
   };
   const float bias0 = bias_of(row), bias1 = bias_of(row + 8);
-  // f32: 32 channels to each half of a box; of row, row + 8 in an even and an odd pixel.
-  uint32_t at[2][2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int channel = row + i / 2 * 8, pixel = 2 * q + i % 2;
-    at[i / 2][i % 2] = boxes + channel / 32 * 4096 + pixel * 128 +
-                       ((channel % 32 / 4 ^ pixel) << 4) + channel % 4 * 4;
-  }
 #pragma unroll
   for (int run = 0; run < GroupColumns / kRun; ++run) {
     const uint32_t box = boxes + run % 2 * 8192;
     if (t == 0) wait_stores<1>();
     sync_group();
-#pragma unroll
-    for (int j = 0; j < kRun / 8; j += 2) {
-      const float* sums = c + (run * kRun / 8 + j) * 4;
-      if constexpr (sizeof(T) == 2) {
-        uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float add = i % 2 == 0 ? bias0 : bias1;
-          const float pair[2] = {sums[2 * i] + add, sums[2 * i + 1] + add};
-          const Pack<T, 2> narrow = narrow_pack<T>(pair);
-          memcpy(&words[i], &narrow, 4);
-        }
-        const int pixel = (j + lane / 16) * 8 + lane % 8, vector = t / 32 * 2 + lane / 8 % 2;
-        store_matrices_transposed(box + pixel * 128 + ((vector ^ (pixel & 7)) << 4), words);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const uint32_t to = at[i % 4 / 2][i % 2] + run % 2 * 8192 + (j + i / 4) * 1024;
-          const float value = sums[i] + (i % 4 < 2 ? bias0 : bias1);
-          asm volatile("st.shared.f32 [%0], %1;" : : "r"(to), "f"(value) : "memory");
-        }
-      }
+    if constexpr (sizeof(T) == 2) {
+      stage_halves<T, kRun / 8>(box, c + run * kRun / 2, bias0, bias1);
+    } else {
+      stage_floats<kRun / 8>(box, c + run * kRun / 2, bias0, bias1);
     }
     fence_async();
     sync_group();
@@ -86,7 +59,7 @@ template <class T, int Rows, int Columns, bool Split>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     conv2d_wgmma_gather(const __grid_constant__ WgmmaGather p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Stages = WgmmaStages<T, Rows, Columns, Split>;
+  using Stages = WgmmaStages<T, Rows, Columns, Split, true>;
   Stages stages;
   stages.open();
   wait_for_previous_kernel();

@@ -17,8 +17,8 @@ void launch(Cuda& cuda, void (*kernel)(WgmmaWgrad), size_t shared_bytes, const W
 
 template <class T, int Rows, int Columns>
 void launch_half(Cuda& cuda, const WgmmaWgrad& p, int64_t slices) {
-  launch(cuda, conv2d_wgmma_wgrad<T, Rows, Columns>, WgmmaStages<T, Rows, Columns>::kSharedBytes, p,
-         slices);
+  launch(cuda, conv2d_wgmma_wgrad<T, Rows, Columns>,
+         WgmmaStages<T, Rows, Columns, false, false>::kSharedBytes, p, slices);
 }
 
 template <class X>

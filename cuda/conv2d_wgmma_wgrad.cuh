@@ -59,14 +59,14 @@ __device__ __forceinline__ void copy_pixel_steps(Stages& stages, const WgmmaWgra
 // passes  one over the slice's pixels, 64 at a time, copied ahead by one thread
 // bytes   fewest: x, dy once; actual: x once per tap and channel tile, dy once per position tile,
 //         from L2
-// smem    4 to 6 stages of (Rows + Columns) x 128 bytes
+// smem    4 to 7 stages of (Rows + Columns) x 128 bytes
 // needs   sm_90a; channels of x a multiple of 64, of dy of 8, both 16-byte aligned
 // order   pixels in order within a slice; slices are added in order by conv2d_reduce
 template <class T, int Rows, int Columns>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     conv2d_wgmma_wgrad(const __grid_constant__ WgmmaWgrad p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Stages = WgmmaStages<T, Rows, Columns>;
+  using Stages = WgmmaStages<T, Rows, Columns, false, false>;
   Stages stages;
   stages.open();
   wait_for_previous_kernel();

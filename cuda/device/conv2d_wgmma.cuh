@@ -13,8 +13,9 @@ inline constexpr int kWgmmaConsumers = 256, kWgmmaThreads = 384;
 // A block's tile of Rows x Columns sums. Two warpgroups share it: 64 of 128 rows each, or with 64
 // rows half the columns each. A stage holds 128 bytes of the sum for every row and every column
 // (flat), or 64 pixels of Rows and Columns channels in boxes of 64 x 64 (upright); with Split it
-// holds the rows' big and small parts, then the columns'.
-template <class T, int Rows, int Columns, bool Split = false>
+// holds the rows' big and small parts, then the columns'. Staging: before the stages, two boxes for
+// each warpgroup to turn its results in.
+template <class T, int Rows, int Columns, bool Split, bool Staging>
 struct WgmmaStages {
   static_assert(Rows == 64 || Rows == 128);
   static constexpr int kGroupColumns = Rows == 64 ? Columns / 2 : Columns;
@@ -23,9 +24,11 @@ struct WgmmaStages {
   static constexpr int kBytesA = Rows * 128, kBytesB = Columns * 128;  // of one part
   static constexpr int kBytes = kParts * (kBytesA + kBytesB);
   static constexpr int kBoxBytes = 64 * 128;
-  static constexpr int kStagingBytes = 4 * kBoxBytes;  // two boxes for each warpgroup
+  static constexpr int kStagingBytes = Staging ? 4 * kBoxBytes : 0;
   static constexpr int kCount = (226 * 1024 - kStagingBytes) / kBytes;
   static constexpr int kSharedBytes = 1024 + kStagingBytes + kCount * kBytes + 256;
+
+  static_assert(kSharedBytes <= 227 * 1024);
 
   uint32_t staging;  // at a multiple of 1024, as every box must be
   int stage = 0;
