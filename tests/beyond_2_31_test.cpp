@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "autograd/ops/activation.h"
+#include "autograd/ops/arithmetic.h"
 #include "autograd/ops/avg_pool2d.h"
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/conv2d.h"
@@ -147,6 +148,22 @@ INSTANTIATE_TEST_SUITE_P(
         NamedOp{"max_pool2d",
                 [](const Tensor& x, const Parameters&) {
                   return max_pool2d(x, {2, 2});
+                },
+                {}},
+        NamedOp{"max_pool2d_strided",
+                [](const Tensor& x, const Parameters&) {
+                  return max_pool2d(x, {{3, 3}, {2, 2}, {1, 1}});
+                },
+                {}},
+        NamedOp{"add_bias",
+                [](const Tensor& x, const Parameters& p) {
+                  return x + p[0].reshape({64, 1, 1});
+                },
+                {kChannels},
+                DType::f16},
+        NamedOp{"max_over_channels_and_columns",
+                [](const Tensor& x, const Parameters&) {
+                  return max(x, {1, 3}, true);
                 },
                 {}},
         NamedOp{
