@@ -2,6 +2,7 @@
 
 #include "cuda/check.h"
 #include "cuda/group_norm_launch.h"
+#include "cuda/group_norm_row.cuh"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -21,11 +22,27 @@ void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool i
 }
 
 template <class T, int N>
+void launch_rows(Cuda& cuda, const SlabForward<T>& f) {
+  const LaunchShape shape{
+      .grid = exact_blocks(ceil_div(f.plan.sets, GroupNormSlab::kRowThreads / kWarp), "group_norm"),
+      .threads = GroupNormSlab::kRowThreads,
+      .carveout = cudaSharedmemCarveoutMaxShared};
+  launch_overlapping(cuda, shape,
+                     f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1>
+                     : f.plan.row_packs == 2 ? group_norm_forward_warp_per_row<T, N, 2>
+                                             : group_norm_forward_warp_per_row<T, N, 4>,
+                     f);
+}
+
+template <class T, int N>
 void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
   SlabForward<T> f = slab_forward<T>(args);
   f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.info().compute_major >= 9);
   const int shared = f.plan.tensor_bytes;
+  if constexpr (sizeof(T) == 2 && N == 8) {
+    if (f.plan.row_packs > 0) return launch_rows<T, N>(cuda, f);
+  }
   if (!f.plan.by_block) {
     launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, false>, f);
     return;

@@ -7,7 +7,7 @@
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/round.cuh"
 #include "cuda/device/vector.cuh"
-#include "cuda/group_norm_slab.cuh"
+#include "cuda/group_norm_slab_backward.cuh"
 
 namespace gradus {
 
