@@ -33,6 +33,7 @@ struct RowNormPlan {
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   bool overlaps = false;     // the kernel before: where there are few rounds
+  bool straight = false;     // forward: a run is one row, which does not pass through shared memory
   int64_t shared_bytes = 0;
   int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -149,6 +150,16 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
     plan = {.width = width};
     if (!detail::share_row_in_cluster(plan, rows, m / width, element, card))
       return {.width = width};
+    return plan;
+  }
+  // A block per f32 row: enough of them fit a multiprocessor to cover each other's waits. 16-bit rows
+  // take twice the arithmetic per byte, and gamma and beta would come twice as wide as x.
+  if (plan.group == RowGroup::warps && element == 4 && width > 1 && rows <= kMaxGridX) {
+    plan.straight = true;
+    plan.runs = rows;
+    plan.slots = 1;
+    plan.stages = 0;
+    plan.shared_bytes = 0;
     return plan;
   }
   // One run per place, or short ones where there are many: places that end early find more work.
