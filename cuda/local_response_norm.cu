@@ -154,8 +154,8 @@ bool with_size(int64_t size, double beta, int64_t c, F&& f) {
   return size == 7 && f(std::integral_constant<int, 7>());
 }
 
-dim3 tile_threads(const ResponseTiles& plan) {
-  return dim3(ResponseTiles::kLanes, static_cast<unsigned>(plan.groups));
+LaunchShape tile_shape(const ResponseTiles& plan) {
+  return {.grid = exact_blocks(plan.blocks, kOp), .threads = ResponseTiles::kLanes * plan.groups};
 }
 
 ResponseRows rows_of(const Geometry& g, int width) {
@@ -180,10 +180,13 @@ bool forward_sized(Cuda& cuda, const LocalResponseNormForward& args, const Geome
       return true;
     }
     const auto go = [&](auto width) {
-      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, width(), kResponseChannels);
-      local_response_norm_forward_thread_per_pixels<T, width(), W>
-          <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(x, y, g.c, g.s,
-                                                                                     plan, terms);
+      constexpr int N = width();
+      const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, N, kResponseChannels);
+      const auto kernel = terms.usual()
+                              ? local_response_norm_forward_thread_per_pixels<T, N, W, true>
+                              : local_response_norm_forward_thread_per_pixels<T, N, W, false>;
+      launch_overlapping(cuda, tile_shape(plan), kernel, x, y, static_cast<int>(g.c), g.s, plan,
+                         terms);
     };
     if (wide) {
       go(std::integral_constant<int, kWide>());
@@ -219,13 +222,15 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
         const auto kernel = terms.usual()
                                 ? local_response_norm_backward_thread_per_run<T, N, W, true>
                                 : local_response_norm_backward_thread_per_run<T, N, W, false>;
-        launch_kernel(cuda, {exact_blocks(plan.blocks, kOp), ResponseRuns::kThreads}, kernel, x, dy,
-                      dx, g.c, g.s, plan, terms);
+        const LaunchShape shape{.grid = exact_blocks(plan.blocks, kOp),
+                                .threads = ResponseRuns::kThreads};
+        launch_overlapping(cuda, shape, kernel, x, dy, dx, static_cast<int>(g.c),
+                           static_cast<int>(g.s), plan, terms);
       } else {
         const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, N, kResponseChannels);
-        local_response_norm_backward_thread_per_pixels<T, N, W>
-            <<<exact_blocks(plan.blocks, kOp), tile_threads(plan), 0, cuda.stream()>>>(
-                x, dy, dx, static_cast<int>(g.c), g.s, plan, terms);
+        launch_overlapping(cuda, tile_shape(plan),
+                           local_response_norm_backward_thread_per_pixels<T, N, W>, x, dy, dx,
+                           static_cast<int>(g.c), g.s, plan, terms);
       }
     };
     if (fits >= kWide && (sizeof(T) != 2 || g.s < (1 << 27))) {

@@ -1,9 +1,10 @@
-// The backward pass of local response normalization for contiguous 16-bit tensors on CUDA, whose
-// floor is half of f32's for the same arithmetic: a thread walks channels with its windows in
-// registers, so that no power is computed twice within a run.
+// Local response normalization of contiguous 16-bit tensors on CUDA, whose floor is half of f32's
+// for the same arithmetic: a thread walks channels with its windows in registers, so that no power
+// is computed twice within a run.
 #pragma once
 
 #include "cuda/device/raw.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/local_response_norm_steps.cuh"
 
 namespace gradus {
@@ -26,6 +27,23 @@ __device__ __forceinline__ void ring_squares(const A (&window)[W][N], int oldest
   }
 }
 
+// A thread's pixels, and the run of channels that it walks.
+struct ResponseRun {
+  int64_t at = 0;        // of the first channel
+  int first = 0, count;  // channels
+  bool used = false;
+
+  __device__ __forceinline__ ResponseRun(const ResponseRuns& plan, int c, int64_t s, int width) {
+    const unsigned runs = static_cast<unsigned>(plan.runs), group = blockIdx.x / runs;
+    const int64_t pack = int64_t{group} * ResponseRuns::kThreads + threadIdx.x;
+    first = static_cast<int>(blockIdx.x - group * runs) * plan.run;
+    count = min(plan.run, c - first);
+    used = pack < plan.packs;
+    const int64_t row = row_of(pack, plan.packs_per_row);
+    at = (row * c + first) * s + (pack - row * plan.packs_per_row) * width;
+  }
+};
+
 // math    dx = direct - second·x·Σ t, direct = dy·denom^-beta, t = direct·x/denom
 // grid    blocks (pixels, runs); a thread walks a run of channels for N neighbouring pixels; step i
 //         computes t of channel i - kHalf and dx of channel i - 2·kHalf
@@ -43,16 +61,14 @@ __global__ void __launch_bounds__(ResponseRuns::kThreads, W == 7 ? 3 : 4)
                                                 const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
   constexpr int kHalf = (W - 1) / 2, kGroup = kResponseGroup<W>;
-  const unsigned runs = static_cast<unsigned>(plan.runs), group = blockIdx.x / runs;
-  const int64_t pack = int64_t{group} * ResponseRuns::kThreads + threadIdx.x;
-  if (pack >= plan.packs) return;
-  const int first = static_cast<int>(blockIdx.x - group * runs) * plan.run;
-  const int count = min(plan.run, c - first), steps = count + 2 * kHalf;
-  const int64_t row = row_of(pack, plan.packs_per_row);
-  const int64_t at = (row * c + first) * s + (pack - row * plan.packs_per_row) * N;
-  x += at;
-  dy += at - int64_t{kHalf} * s;
-  dx += at - int64_t{2 * kHalf} * s;
+  const ResponseRun run(plan, c, s, N);
+  wait_for_previous_kernel();
+  start_next_kernel();
+  if (!run.used) return;
+  const int first = run.first, steps = run.count + 2 * kHalf;
+  x += run.at;
+  dy += run.at - int64_t{kHalf} * s;
+  dx += run.at - int64_t{2 * kHalf} * s;
   A window[W][N];                     // x of step i in slot (i + 2·kHalf) % W
   A t[W][N] = {}, direct[W][N] = {};  // of step i - kHalf in slot i % W
 #pragma unroll

@@ -11,8 +11,10 @@
 #include "core/dtype.h"
 #include "core/ops/local_response_norm.h"
 #include "cuda/device/quotient.cuh"
+#include "cuda/device/raw.cuh"
 #include "cuda/device/round.cuh"
 #include "cuda/device/vector.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/local_response_norm_plan.h"
 
 namespace gradus {
@@ -99,9 +101,10 @@ struct ResponsePlace {
   __device__ __forceinline__ ResponsePlace(const ResponseTiles& plan, int c, int64_t s, int width,
                                            int channels) {
     const int64_t tile = blockIdx.x / plan.channel_tiles;
-    const int64_t pack = tile * ResponseTiles::kLanes + threadIdx.x;
+    const int lane = static_cast<int>(threadIdx.x) % ResponseTiles::kLanes;
+    const int64_t pack = tile * ResponseTiles::kLanes + lane;
     const int group = static_cast<int>(blockIdx.x - tile * plan.channel_tiles) * plan.groups;
-    channel = (group + static_cast<int>(threadIdx.y)) * channels;
+    channel = (group + static_cast<int>(threadIdx.x) / ResponseTiles::kLanes) * channels;
     used = pack < plan.packs && channel < c;
     const int64_t row = row_of(pack, plan.packs_per_row);
     at = row * c * s + (pack - row * plan.packs_per_row) * width;
@@ -111,14 +114,12 @@ struct ResponsePlace {
 // The packs of channels first, first + 1, ... of one place; zeros where there is no such channel.
 template <int Count, int N, class T>
 __device__ __forceinline__ void load_channels(const T* x, int first, int c, int64_t s,
-                                              Pack<T, N> (&packs)[Count]) {
+                                              Raw<T, N> (&packs)[Count]) {
   const T* from = x + first * s;
 #pragma unroll
   for (int i = 0; i < Count; ++i, from += s) {
-    packs[i] = Pack<T, N>{};
-    if (static_cast<unsigned>(first + i) < static_cast<unsigned>(c)) {
-      packs[i] = load_pack<N>(from);
-    }
+    packs[i] = Raw<T, N>{};
+    if (static_cast<unsigned>(first + i) < static_cast<unsigned>(c)) packs[i].load(from);
   }
 }
 
@@ -147,35 +148,50 @@ __device__ __forceinline__ void store_channels(T* y, int64_t s, int room,
 }
 
 // math    y = x·denom^-beta, denom = k + alpha/size·Σ x²
-// grid    blocks (pixels, channels) of 32 x 8 threads; a thread gives K channels of N neighbouring
+// grid    blocks (pixels, channels), 32 threads along the pixels; a thread gives K channels of N
+// neighbouring
 //         pixels and reads the W - 1 channels around them, which the block's other threads and the
 //         next block read too: from L1 and L2
 // bytes   2Eb
-// needs   s and the pointers to allow packs of N; odd windows
+// needs   s and the pointers to allow packs of N; odd windows; kUsual: terms.usual()
 // order   a window from its lowest channel to its highest
-template <class T, int N, int W>
-__global__ void __launch_bounds__(ResponseTiles::kThreads, 3)
+template <class T, int N, int W, bool kUsual>
+__global__ void __launch_bounds__(ResponseTiles::kThreads, sizeof(T) == 2 && W < 7 ? 4 : 3)
     local_response_norm_forward_thread_per_pixels(const T* __restrict__ x, T* __restrict__ y, int c,
                                                   int64_t s, const ResponseTiles plan,
                                                   const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
   constexpr int K = kResponseChannels, kHalf = (W - 1) / 2, kReads = K + W - 1;
+  constexpr int kPair = N % 2 == 0 ? 2 : 1;  // 16-bit results are rounded two by two
   const ResponsePlace place(plan, c, s, N, K);
+  wait_for_previous_kernel();
+  start_next_kernel();
   if (!place.used) return;
-  Pack<T, N> in[kReads];
+  Raw<T, N> in[kReads], out[K];
   load_channels(x + place.at, place.channel - kHalf, c, s, in);
-  A results[K][N];
+  Raw<T, kPair> pairs[K][N / kPair];
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-    A values[kReads], squares[K], factor[K], unused[K];
+  for (int e = 0; e < N; e += kPair) {
+    A results[K][kPair];
 #pragma unroll
-    for (int i = 0; i < kReads; ++i) values[i] = static_cast<A>(in[i][e]);
-    window_squares<W>(values, squares);
-    response_factors(terms, squares, factor, unused);
+    for (int p = 0; p < kPair; ++p) {
+      A values[kReads], squares[K], factor[K], unused[K];
 #pragma unroll
-    for (int k = 0; k < K; ++k) results[k][e] = values[k + kHalf] * factor[k];
+      for (int i = 0; i < kReads; ++i) values[i] = in[i][e + p];
+      window_squares<W>(values, squares);
+      response_factors<kUsual>(terms, squares, factor, unused);
+#pragma unroll
+      for (int k = 0; k < K; ++k) results[k][p] = values[k + kHalf] * factor[k];
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) pairs[k][e / kPair].round(results[k]);
   }
-  store_channels(y + place.at + place.channel * s, s, c - place.channel, results);
+  T* to = y + place.at + place.channel * s;
+#pragma unroll
+  for (int k = 0; k < K; ++k, to += s) {
+    memcpy(&out[k].word, pairs[k], sizeof pairs[k]);
+    if (k < c - place.channel) out[k].store(to);
+  }
 }
 
 // math    dx = direct - second·x·Σ t, direct = dy·denom^-beta, t = direct·x/denom; t of the W - 1
@@ -194,8 +210,10 @@ __global__ void __launch_bounds__(ResponseTiles::kThreads, 2)
   constexpr int K = kResponseChannels, kHalf = (W - 1) / 2;
   constexpr int kTerms = K + W - 1, kReads = K + 2 * (W - 1);
   const ResponsePlace place(plan, c, s, N, K);
+  wait_for_previous_kernel();
+  start_next_kernel();
   if (!place.used) return;
-  Pack<T, N> x_in[kReads], dy_in[kTerms];
+  Raw<T, N> x_in[kReads], dy_in[kTerms];
   load_channels(x + place.at, place.channel - 2 * kHalf, c, s, x_in);
   load_channels(dy + place.at, place.channel - kHalf, c, s, dy_in);
   A results[K][N];
@@ -203,12 +221,12 @@ __global__ void __launch_bounds__(ResponseTiles::kThreads, 2)
   for (int e = 0; e < N; ++e) {
     A values[kReads], squares[kTerms], direct[kTerms], t[kTerms];
 #pragma unroll
-    for (int i = 0; i < kReads; ++i) values[i] = static_cast<A>(x_in[i][e]);
+    for (int i = 0; i < kReads; ++i) values[i] = x_in[i][e];
     window_squares<W>(values, squares);
     response_factors(terms, squares, direct, t);
 #pragma unroll
     for (int i = 0; i < kTerms; ++i) {
-      direct[i] *= static_cast<A>(dy_in[i][e]);
+      direct[i] *= dy_in[i][e];
       t[i] = direct[i] * (values[i + kHalf] * t[i]);
     }
 #pragma unroll
