@@ -63,7 +63,7 @@ void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
 // launched, where they do not fit.
 template <int N, class Of, class Finish>
 bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const BatchNormRows& rows,
-                 const Finish& finish, int64_t* batches, bool streams) {
+                 const Finish& finish, int64_t* batches) {
   if constexpr (N > 1) {
     if (cuda.info().compute_major < 9) return false;
     constexpr int kInputs = Of::kInputs, kKept = BatchNormHeld::kWidePacks / kInputs;
@@ -78,7 +78,7 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
     const auto kernel = held.wide
                             ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kKept>
                             : batch_norm_held<Of, Finish, N, kThreads, 0>;
-    launch_overlapping(cuda, shape, kernel, of, to, held, finish, batches, streams);
+    launch_overlapping(cuda, shape, kernel, of, to, held, finish, batches);
     return true;
   }
   return false;
@@ -100,8 +100,7 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
     return;
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
-  if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches, streams))
-    return;
+  if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches)) return;
   auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
   launch_overlapping(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
@@ -147,7 +146,7 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
   const SumsOf<T, false> sums{x, dy, finish.mean};
   const bool streams = batch_norm_streams(args.x.nbytes());
   int64_t* const none = nullptr;
-  if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none, streams)) return;
+  if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none)) return;
   auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
   const LaunchShape chunks{exact_blocks(plan.chunks * g.c, kOp), kThreads};

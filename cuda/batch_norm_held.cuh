@@ -84,7 +84,7 @@ __device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int i
 template <class Of, class Finish, int N, int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     batch_norm_held(const Of of, typename Of::Element* __restrict__ to, const BatchNormHeld plan,
-                    const Finish f, int64_t* batches, bool streams) {
+                    const Finish f, int64_t* batches) {
   using Item = typename Of::template Item<N>;
   using Terms = typename Finish::Terms;
   constexpr int U = batch_norm_unroll(N) / Of::kInputs;
@@ -151,11 +151,11 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   at = first;
 #pragma unroll
   for (int k = 0; k < kKept; ++k, at.step(plan)) {
-    if (thread + k * kThreads < count) store_result(to + at.at, t(kept[k]), streams);
+    if (thread + k * kThreads < count) t(kept[k]).store(to + at.at);
   }
 #pragma unroll 2
   for (i = thread; i < count - kFirst; i += kThreads, at.step(plan))
-    store_result(to + at.at, t(Of::template held<N>(held, i, in_shared)), streams);
+    t(Of::template held<N>(held, i, in_shared)).store(to + at.at);
 }
 
 }  // namespace gradus
