@@ -1,26 +1,30 @@
 // The gradient of first layers' inputs on CUDA: launches of conv2d_first_input.cuh and
 // conv2d_first_input_tensor.cuh.
-#include "cuda/conv2d_first_input.cuh"
+#include "cuda/conv2d_first_input_tensor.cuh"
 
 #include "cuda/conv2d_call.h"
-#include "cuda/conv2d_first_input_tensor.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
 
+template <class Problem>
+Problem first_input(const GatherCall& call) {
+  const Image &dy = call.in, &dx = call.out;
+  Problem p;
+  p.dy = dy.data, p.weights = call.w.data, p.dx = dx.data;
+  p.dy_h = dy.h, p.dy_w = dy.w, p.dx_h = dx.h, p.dx_w = dx.w;
+  p.k = static_cast<int>(dy.channels);
+  p.pad_h = static_cast<int>(call.window.padding[0]);
+  p.pad_w = static_cast<int>(call.window.padding[1]);
+  return p;
+}
+
 // Strict f32 of many channels, or of short sums.
 void input_plain(Cuda& cuda, const GatherCall& call) {
   using Tile = FirstInputTile;
-  const Image &dy = call.in, &dx = call.out;
-  FirstInputGrad p;
-  p.dy = static_cast<const float*>(dy.data);
-  p.weights = static_cast<const float*>(call.w.data);
-  p.dx = static_cast<float*>(dx.data);
-  p.dy_h = dy.h, p.dy_w = dy.w, p.dx_h = dx.h, p.dx_w = dx.w;
-  p.k = static_cast<int>(dy.channels);
-  p.shift_h = static_cast<int>(call.window.padding[0]) - 2;
-  p.shift_w = static_cast<int>(call.window.padding[1]) - 2;
+  const Image& dx = call.out;
+  auto p = first_input<FirstInputPlain>(call);
   const int64_t rows = ceil_div(dx.h, Tile::kRows), columns = ceil_div(dx.w, Tile::kColumns);
   p.row_tiles = FastDivisor(static_cast<uint32_t>(rows));
   p.column_tiles = FastDivisor(static_cast<uint32_t>(columns));
@@ -60,12 +64,7 @@ void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shap
 void input_tensor(Cuda& cuda, const GatherCall& call) {
   const FirstInputPlan plan = plan_first_input(call.problem());
   const Image &dy = call.in, &dx = call.out;
-  FirstInputTensor p;
-  p.dy = dy.data, p.weights = call.w.data, p.dx = dx.data;
-  p.dy_h = dy.h, p.dy_w = dy.w, p.dx_h = dx.h, p.dx_w = dx.w;
-  p.k = static_cast<int>(dy.channels);
-  p.pad_h = static_cast<int>(call.window.padding[0]);
-  p.pad_w = static_cast<int>(call.window.padding[1]);
+  auto p = first_input<FirstInputTensor>(call);
   p.rows = static_cast<int>(plan.rows), p.segment_rows = static_cast<int>(plan.segment_rows);
   p.z_bytes = static_cast<int>(plan.z_bytes);
   p.segments = FastDivisor(static_cast<uint32_t>(plan.segments));

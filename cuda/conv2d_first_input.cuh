@@ -9,11 +9,13 @@ namespace gradus {
 
 // dx[n, u, v, c] = Σ_{r, s, k} dy[n, u + pad_h - r, v + pad_w - s, k] · weights[k][c, r, s]
 struct FirstInputGrad {
-  const float* dy = nullptr;       // [images, dy_h, dy_w, k]
-  const float* weights = nullptr;  // [k, Channels, 3, 3]
-  float* dx = nullptr;             // [images, dx_h, dx_w, Channels]
+  const void* dy = nullptr;       // [images, dy_h, dy_w, k]
+  const void* weights = nullptr;  // [k, Channels, 3, 3]
+  void* dx = nullptr;             // [images, dx_h, dx_w, Channels]
   int dy_h = 0, dy_w = 0, dx_h = 0, dx_w = 0, k = 0;
-  int shift_h = 0, shift_w = 0;  // pad - 2: dy of a window's first tap, turned round
+  int pad_h = 0, pad_w = 0;
+};
+struct FirstInputPlain : FirstInputGrad {
   FastDivisor row_tiles, column_tiles;
 };
 
@@ -27,16 +29,17 @@ struct FirstInputTile {
 
 // All weights as [k / 4][tap][Channels][k % 4], taps turned round, zeros up to a whole chunk.
 template <int Channels>
-__device__ __forceinline__ void fill_first_input_weights(const FirstInputGrad& p, float* to,
+__device__ __forceinline__ void fill_first_input_weights(const FirstInputPlain& p, float* to,
                                                          int padded) {
   for (int e = threadIdx.x; e < padded * Channels * 9; e += blockDim.x) {
     const int k = e / (Channels * 9), rest = e % (Channels * 9), c = rest / 9, tap = 8 - rest % 9;
-    to[((k / 4 * 9 + tap) * Channels + c) * 4 + k % 4] = k < p.k ? p.weights[e] : 0.0f;
+    to[((k / 4 * 9 + tap) * Channels + c) * 4 + k % 4] =
+        k < p.k ? static_cast<const float*>(p.weights)[e] : 0.0f;
   }
 }
 
 // Starts copying dy's channels k0 ... of a tile with its halo, zeros outside.
-__device__ __forceinline__ void copy_first_input(const FirstInputGrad& p, uint32_t to, int64_t n,
+__device__ __forceinline__ void copy_first_input(const FirstInputPlain& p, uint32_t to, int64_t n,
                                                  int u0, int v0, int k0) {
   using Tile = FirstInputTile;
   constexpr int kVectors = Tile::kChunk / 4;
@@ -47,8 +50,9 @@ __device__ __forceinline__ void copy_first_input(const FirstInputGrad& p, uint32
     const int u = u0 + row, v = v0 + column;
     const bool valid = static_cast<unsigned>(u) < static_cast<unsigned>(p.dy_h) &&
                        static_cast<unsigned>(v) < static_cast<unsigned>(p.dy_w) && k < p.k;
-    const float* from = p.dy + ((n * p.dy_h + u) * p.dy_w + v) * p.k + k;
-    copy_async_streamed(to + (i * Tile::kPitch + vector * 4) * 4, valid ? from : p.dy, valid);
+    const float* const dy = static_cast<const float*>(p.dy);
+    const float* from = dy + ((n * p.dy_h + u) * p.dy_w + v) * p.k + k;
+    copy_async_streamed(to + (i * Tile::kPitch + vector * 4) * 4, valid ? from : dy, valid);
   }
 }
 
@@ -92,7 +96,7 @@ __device__ __forceinline__ void multiply_first_input(float (&sums)[4][Channels],
 // order   each output is summed by one thread, in the order (k / 4, s, r, k % 4)
 template <int Channels>
 __global__ void __launch_bounds__(128)
-    conv2d_first_input(const __grid_constant__ FirstInputGrad p) {
+    conv2d_first_input(const __grid_constant__ FirstInputPlain p) {
   using Tile = FirstInputTile;
   const int chunks = (p.k + Tile::kChunk - 1) / Tile::kChunk;
   float* const weights = reinterpret_cast<float*>(dynamic_shared());
@@ -103,8 +107,9 @@ __global__ void __launch_bounds__(128)
   const int u0 = static_cast<int>(rest - n * p.row_tiles.divisor) * Tile::kRows;
   const auto copy = [&](int chunk) {
     if (chunk < chunks) {
-      copy_first_input(p, shared_address(tiles + chunk % 2 * Tile::kFloats), n, u0 + p.shift_h,
-                       v0 + p.shift_w, chunk * Tile::kChunk);
+      // The first pixel of dy is that of a window's last tap.
+      copy_first_input(p, shared_address(tiles + chunk % 2 * Tile::kFloats), n, u0 + p.pad_h - 2,
+                       v0 + p.pad_w - 2, chunk * Tile::kChunk);
     }
     commit_copies();
   };
@@ -130,7 +135,7 @@ __global__ void __launch_bounds__(128)
   for (int q = 0; q < 4; ++q) {
     const int u = u0 + row + q;
     if (u >= p.dx_h) return;
-    float* to = p.dx + ((n * p.dx_h + u) * p.dx_w + v0 + lane) * Channels;
+    float* to = static_cast<float*>(p.dx) + ((n * p.dx_h + u) * p.dx_w + v0 + lane) * Channels;
 #pragma unroll
     for (int c = 0; c < Channels; ++c) to[c] = sums[q][c];
   }

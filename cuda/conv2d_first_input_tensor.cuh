@@ -5,8 +5,7 @@
 // once; a pixel of dx adds the nine of its neighbours up.
 #pragma once
 
-#include "core/dtype.h"
-#include "cuda/device/conv2d_halo.cuh"
+#include "cuda/conv2d_first_input.cuh"
 #include "cuda/device/split_tf32.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -14,12 +13,7 @@ namespace gradus {
 
 // z[m][r, s, c] = Σ_k dy[m][k] · weights[k][c, r, s]
 // dx[n, u, v, c] = Σ_{r, s} z[n, u + pad_h - r, v + pad_w - s][r, s, c]
-struct FirstInputTensor {
-  const void* dy = nullptr;       // [images, dy_h, dy_w, k]
-  const void* weights = nullptr;  // [k, Channels, 3, 3]
-  void* dx = nullptr;             // [images, dx_h, dx_w, Channels]
-  int dy_h = 0, dy_w = 0, dx_h = 0, dx_w = 0, k = 0;
-  int pad_h = 0, pad_w = 0;
+struct FirstInputTensor : FirstInputGrad {
   int rows = 1;          // of dy at a time, at least 2
   int segment_rows = 1;  // of dx that a block has
   int z_bytes = 0;       // of shared memory; also holds the weights at first
