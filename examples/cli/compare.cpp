@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <memory>
 
 #include "core/error.h"
@@ -14,6 +15,7 @@
 #include "examples/cli/compare_html.h"
 #include "examples/cli/compare_options.h"
 #include "examples/cli/compare_table.h"
+#include "examples/cli/layer_times.h"
 #include "examples/cli/option_checks.h"
 #include "examples/cli/progress.h"
 #include "nn/compare/compare.h"
@@ -60,6 +62,24 @@ OpCase sized(const OpCase& op_case, bool gpu) {
   return resized(op_case, shape);
 }
 
+// A case that is there for its times, drawn on the device that it is timed on. It is not judged:
+// small cases of the same function are.
+CompareRow timed_row(const OpCase& op_case, DType dtype, const std::vector<CompareDevice>& devices,
+                     int repeats) {
+  CompareRow row{.layer = op_case.op,
+                 .case_name = op_case.name,
+                 .function = op_case.function,
+                 .shape = op_case.inputs.front().shape,
+                 .dtype = dtype,
+                 .reduction = op_case.reduction};
+  for (const CompareDevice& device : devices) {
+    const LayerTiming timing =
+        time_case(op_case, dtype, device.device, false, repeats, kRoofBlockSeconds);
+    std::ranges::move(against_roofs(timing, dtype, device), std::back_inserter(row.times));
+  }
+  return row;
+}
+
 CompareReport compare_layers(const CompareCommand& o) {
   CompareReport report{.what = "layers", .seed = o.seed, .tolerance = o.tolerance};
   JudgeOptions judge{.tolerance = o.tolerance};
@@ -81,16 +101,16 @@ CompareReport compare_layers(const CompareCommand& o) {
     counter.next(op_case.function);
     const OpCase one = sized(op_case, gpu);
     for (const DType dtype : o.dtypes) {
+      if (one.benchmark) {
+        report.rows.push_back(timed_row(one, dtype, report.devices, o.repeats));
+        continue;
+      }
       const ComparedLayer layer = layer_of(one, dtype, o.seed);
       judge.differences = dtype == o.dtypes.front();  // in f64 for all dtypes
-      // What is there for its time is not judged: small cases of the same function are.
-      report.rows.push_back(one.benchmark ? row_of(layer) : judge_layer(layer, judge));
-      if (o.repeats == 0 || !(one.benchmark || o.shape)) continue;
-      for (const CompareDevice& device : report.devices) {
-        for (CompareTime& time : times_of(layer, device, o.repeats)) {
-          report.rows.back().times.push_back(std::move(time));
-        }
-      }
+      CompareRow& row = report.rows.emplace_back(judge_layer(layer, judge));
+      if (o.repeats == 0 || !o.shape) continue;
+      for (const CompareDevice& device : report.devices)
+        std::ranges::move(times_of(layer, device, o.repeats), std::back_inserter(row.times));
     }
   }
   return report;

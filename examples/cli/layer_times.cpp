@@ -36,7 +36,8 @@ int64_t input_bytes(const OpCase& op_case, DType dtype) {
   return total;
 }
 
-LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats) {
+LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats,
+                      double block_seconds) {
   const int64_t copies =
       cold ? std::max<int64_t>(1, kColdBytes / (2 * input_bytes(op_case, dtype))) : 1;
   TimedLayer layer{
@@ -53,7 +54,7 @@ LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool co
     for (const CaseInput& input : op_case.inputs) operands.push_back(draw(input, dtype, device));
   }
   const Tensor x = layer.operands[0][0];
-  LayerTiming timing = time_layer(std::move(layer), device, repeats);
+  LayerTiming timing = time_layer(std::move(layer), device, repeats, block_seconds);
   count_passes(op_case.forward_passes, x, timing.forward);
   if (timing.backward) count_passes(op_case.backward_passes, x, *timing.backward);
   return timing;

@@ -48,6 +48,18 @@ Numbers numbers(const Value& value, const Tensor& like) {
   return Numbers(Tensor::zeros(like.shape(), {.dtype = DType::f64}));  // no gradient arrived
 }
 
+// What the layer is, with nothing compared.
+CompareRow row_of(const ComparedLayer& layer) {
+  const nn::SumLengths& m = layer.lengths;
+  return {.layer = layer.layer,
+          .path = layer.path,
+          .case_name = layer.case_name,
+          .function = layer.function,
+          .shape = layer.inputs.front().value.shape(),
+          .dtype = layer.dtype,
+          .reduction = std::max({m.y, m.dx, m.parameters})};
+}
+
 Tolerance tolerance_of(const ComparedLayer& layer, const Value& value, DType dtype,
                        const JudgeOptions& options) {
   if (!is_floating(dtype)) return {};
@@ -113,17 +125,6 @@ LayerRun run_layer(const ComparedLayer& layer, const std::vector<Tensor>& operan
 
 LayerRun run_layer(const ComparedLayer& layer, Device device, bool wide) {
   return run_layer(layer, operands_of(layer, device, wide));
-}
-
-CompareRow row_of(const ComparedLayer& layer) {
-  const nn::SumLengths& m = layer.lengths;
-  return {.layer = layer.layer,
-          .path = layer.path,
-          .case_name = layer.case_name,
-          .function = layer.function,
-          .shape = layer.inputs.front().value.shape(),
-          .dtype = layer.dtype,
-          .reduction = std::max({m.y, m.dx, m.parameters})};
 }
 
 CompareRow judge_layer(const ComparedLayer& layer, const JudgeOptions& options) {

@@ -89,8 +89,6 @@ struct JudgeOptions {
   bool differences = true;  // gradients against finite differences of the forward as well
 };
 
-// What the layer is, with nothing compared.
-CompareRow row_of(const ComparedLayer& layer);
 // Every value of the layer on each device against the CPU in f64. Without times.
 CompareRow judge_layer(const ComparedLayer& layer, const JudgeOptions& options);
 

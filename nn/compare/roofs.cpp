@@ -4,13 +4,10 @@
 
 #include "autograd/ops/matmul.h"
 #include "core/generator.h"
-#include "nn/compare/layer_time.h"
 #include "nn/compare/timer.h"
 
 namespace gradus {
 namespace {
-
-constexpr double kBlockSeconds = 0.005;
 
 CompareTime set_against(const CompareDevice& roofs, DType dtype, CompareDirection direction,
                         const Timing& timing) {
@@ -59,19 +56,23 @@ CompareDevice measure_roofs(Device device, const std::vector<DType>& dtypes) {
   return result;
 }
 
+std::vector<CompareTime> against_roofs(const LayerTiming& timing, DType dtype,
+                                       const CompareDevice& roofs) {
+  std::vector<CompareTime> times{
+      set_against(roofs, dtype, CompareDirection::forward, timing.forward)};
+  if (timing.backward)
+    times.push_back(set_against(roofs, dtype, CompareDirection::backward, *timing.backward));
+  return times;
+}
+
 std::vector<CompareTime> times_of(const ComparedLayer& layer, const CompareDevice& roofs,
                                   int repeats) {
   const TimedLayer timed{
       .forward = layer.forward,
       .operands = {operands_of(layer, roofs.device, false)},
       .upstream = [&](std::span<const Tensor> outputs) { return upstream_of(layer, outputs); }};
-  const LayerTiming timing = time_layer(timed, roofs.device, repeats, kBlockSeconds);
-  std::vector<CompareTime> times{
-      set_against(roofs, layer.dtype, CompareDirection::forward, timing.forward)};
-  if (timing.backward) {
-    times.push_back(set_against(roofs, layer.dtype, CompareDirection::backward, *timing.backward));
-  }
-  return times;
+  return against_roofs(time_layer(timed, roofs.device, repeats, kRoofBlockSeconds), layer.dtype,
+                       roofs);
 }
 
 }  // namespace gradus

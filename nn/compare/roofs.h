@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/compare/layer.h"
+#include "nn/compare/layer_time.h"
 
 namespace gradus {
 
@@ -13,9 +14,15 @@ double product_rate(Device device, DType dtype, int64_t n, int repeats);
 // Both of a device, for the dtypes given.
 CompareDevice measure_roofs(Device device, const std::vector<DType>& dtypes);
 
-// Forward and, where the layer has a gradient, backward on the device of `roofs`: medians of
-// `repeats`, and the least time that the roofs allow as a share of it. The layer's own launches say
-// the bytes and operations; operands are in a cache where they fit one.
+// How long a block of calls is timed at least, where there are many layers.
+inline constexpr double kRoofBlockSeconds = 0.005;
+
+// Times on the device of `roofs`: forward and, where there is one, backward, with the least time
+// that the roofs allow as a share of each.
+std::vector<CompareTime> against_roofs(const LayerTiming& timing, DType dtype,
+                                       const CompareDevice& roofs);
+// The same, measured: medians of `repeats`. The layer's own launches say the bytes and operations;
+// operands are in a cache where they fit one.
 std::vector<CompareTime> times_of(const ComparedLayer& layer, const CompareDevice& roofs,
                                   int repeats);
 
