@@ -13,32 +13,37 @@ namespace gradus {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kHugePage = size_t(2) << 20;
+constexpr size_t kHugePage = size_t(2) << 20, kSmallestHuge = 2 * kHugePage;
+constexpr size_t kRounding = size_t(64) << 10;  // of smaller blocks that are kept
 // What the address sanitizer should see freed is not kept.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kSmallestCached = size_t(-1);
 #else
-constexpr size_t kSmallestCached = size_t(4) << 20;
+constexpr size_t kSmallestCached = size_t(128) << 10;  // from here on malloc asks the system, too
 #endif
 
 bool is_cached(size_t bytes) { return bytes >= kSmallestCached; }
+bool is_huge(size_t bytes) { return bytes >= kSmallestHuge; }
 
-// Of the block that serves a request: whole huge pages where blocks are kept.
+// Of the block that serves a request.
 size_t block_size(size_t bytes) {
-  return is_cached(bytes) ? (bytes + kHugePage - 1) / kHugePage * kHugePage : bytes;
+  if (!is_cached(bytes)) return bytes;
+  const size_t rounding = is_huge(bytes) ? kHugePage : kRounding;
+  return (bytes + rounding - 1) / rounding * rounding;
+}
+
+std::align_val_t alignment_of(size_t bytes) {
+  return std::align_val_t(is_huge(bytes) ? kHugePage : kAlignment);
 }
 
 void* system_allocate(size_t bytes) {
-  if (!is_cached(bytes)) return ::operator new(bytes, std::align_val_t(kAlignment), std::nothrow);
-  void* data = ::operator new(bytes, std::align_val_t(kHugePage), std::nothrow);
+  void* data = ::operator new(bytes, alignment_of(bytes), std::nothrow);
   // Fewer page faults; only speed depends on it.
-  if (data != nullptr) (void)madvise(data, bytes, MADV_HUGEPAGE);
+  if (data != nullptr && is_huge(bytes)) (void)madvise(data, bytes, MADV_HUGEPAGE);
   return data;
 }
 
-void system_free(void* data, size_t bytes) {
-  ::operator delete(data, std::align_val_t(is_cached(bytes) ? kHugePage : kAlignment));
-}
+void system_free(void* data, size_t bytes) { ::operator delete(data, alignment_of(bytes)); }
 
 }  // namespace
 

@@ -24,8 +24,9 @@ TEST(HostAllocator, BlocksAreAlignedAndWritable) {
 }
 
 TEST(HostAllocator, SmallBlocksAreFreedAtOnce) {
+  constexpr size_t kBytes = 100000;
   HostAllocator allocator;
-  allocator.deallocate(allocator.allocate(kMegabyte), kMegabyte);
+  allocator.deallocate(allocator.allocate(kBytes), kBytes);
   EXPECT_EQ(allocator.stats().bytes_held, 0);
 }
 
@@ -41,15 +42,17 @@ TEST(HostAllocator, RefusesWhatTheSystemDoesNotHave) {
 #ifndef __SANITIZE_ADDRESS__  // under which nothing is kept
 
 TEST(HostAllocator, AFreedBlockServesTheNextRequestOfItsSize) {
-  HostAllocator allocator;
-  void* first = allocator.allocate(10 * kMegabyte);
-  allocator.deallocate(first, 10 * kMegabyte);
-  EXPECT_EQ(allocator.stats().bytes_held, 10 << 20);
-  EXPECT_EQ(allocator.stats().bytes_in_use, 0);
-  void* second = allocator.allocate(10 * kMegabyte - 5);
-  EXPECT_EQ(second, first);
-  EXPECT_EQ(allocator.stats().system_allocations, 1);
-  allocator.deallocate(second, 10 * kMegabyte - 5);
+  for (const size_t bytes : {kMegabyte / 2, 10 * kMegabyte}) {
+    HostAllocator allocator;
+    void* first = allocator.allocate(bytes);
+    allocator.deallocate(first, bytes);
+    EXPECT_EQ(allocator.stats().bytes_held, static_cast<int64_t>(bytes));
+    EXPECT_EQ(allocator.stats().bytes_in_use, 0);
+    void* second = allocator.allocate(bytes - 5);
+    EXPECT_EQ(second, first);
+    EXPECT_EQ(allocator.stats().system_allocations, 1);
+    allocator.deallocate(second, bytes - 5);
+  }
 }
 
 TEST(HostAllocator, HoldsNoMoreThanWasInUseAtOnce) {
