@@ -212,8 +212,9 @@ TEST(LocalResponseNormPlan, RunsCoverTheChannels) {
       EXPECT_EQ(plan.blocks, plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads));
     }
   }
-  // A tensor that fills the card with one thread per pixel is not cut.
-  EXPECT_EQ(plan_response_runs(1024, 128, 56 * 56, 4).runs, 1);
+  EXPECT_EQ(plan_response_runs(128, 64, 32 * 32, 4).run, 16);
+  // Also where one thread per pixel fills the card.
+  EXPECT_EQ(plan_response_runs(1024, 128, 56 * 56, 4).run, 21);
 }
 
 TEST(LocalResponseNormPlan, ScratchIsBounded) {
