@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     if (thread + k * kThreads < count) kept[k] = of.template load<N>(at.at);
   }
   constexpr int kFirst = kKept * kThreads, kGroup = U * kThreads;
-  // Sums of what has come are taken while the rest is under way. The kernel that keeps packs is
-  // long: its stages are a loop, as code must be fetched as well.
-  constexpr int kStages = kKept > 0 || Of::kInputs == 1 ? 4 : 1;
+  // Sums of what has come are taken while the rest is under way. More stages are more code, which
+  // must be fetched as well; in the long kernel that keeps packs they are a loop.
+  constexpr int kStages = kKept > 0 ? 4 : Of::kInputs == 1 ? 2 : 1;
   constexpr int kStagesInCode = kKept > 0 ? 1 : kStages;
   const int stage = (in_shared / kStages + kGroup - 1) / kGroup * kGroup;
   const auto end_of = [&](int s) {
