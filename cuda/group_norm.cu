@@ -27,10 +27,12 @@ void launch_rows(Cuda& cuda, const SlabForward<T>& f) {
       .grid = exact_blocks(ceil_div(f.plan.sets, GroupNormSlab::kRowThreads / kWarp), "group_norm"),
       .threads = GroupNormSlab::kRowThreads,
       .carveout = cudaSharedmemCarveoutMaxShared};
+  constexpr int kMost = GroupNormSlab::kMostRowElements / (kWarp * N);
   launch_overlapping(cuda, shape,
                      f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1>
                      : f.plan.row_packs == 2 ? group_norm_forward_warp_per_row<T, N, 2>
-                                             : group_norm_forward_warp_per_row<T, N, 4>,
+                     : f.plan.row_packs == 4 ? group_norm_forward_warp_per_row<T, N, 4>
+                                             : group_norm_forward_warp_per_row<T, N, kMost>,
                      f);
 }
 
@@ -40,7 +42,7 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   SlabForward<T> f = slab_forward<T>(args);
   f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.info().compute_major >= 9);
   const int shared = f.plan.tensor_bytes;
-  if constexpr (sizeof(T) == 2 && N == 8) {
+  if constexpr (sizeof(T) <= 4 && N == kFullPack<T>) {
     if (f.plan.row_packs > 0) return launch_rows<T, N>(cuda, f);
   }
   if (!f.plan.by_block) {

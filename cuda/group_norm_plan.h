@@ -33,7 +33,7 @@ struct GroupNormSlab {
   // Packs of a lane where the forward pass has sets of one row, each a warp's, in registers; else
   // 0.
   static constexpr int kRowThreads = 128;
-  static constexpr int kMostRowPacks = 4;
+  static constexpr int kMostRowElements = 1024;
   int row_packs = 0;
   int sets_per_block = 1;
   int lanes_per_set = 32;
@@ -137,10 +137,9 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   if (!plan.on_chip) detail::cut_set(plan, most);
   if (plan.pieces == 1 && plan.region_packs() <= detail::kWarpPacks[tensors - 1]) {
     detail::share_by_warp(plan, tensors * plan.m * element);
-    const int64_t row_packs = detail::ceil_power_of_two(ceil_div(plan.cols, 32));
-    if (tensors == 1 && plan.rows == 1 && plan.lanes_per_row == 32 && element == 2 && width == 8 &&
-        row_packs <= GroupNormSlab::kMostRowPacks)
-      plan.row_packs = static_cast<int>(row_packs);
+    if (tensors == 1 && plan.rows == 1 && plan.lanes_per_row == 32 && element <= 4 &&
+        width * element == 16 && plan.m <= GroupNormSlab::kMostRowElements)
+      plan.row_packs = static_cast<int>(detail::ceil_power_of_two(ceil_div(plan.cols, 32)));
   } else {
     detail::share_by_block(plan, detail::kThreadPacks[tensors - 1]);
   }

@@ -13,7 +13,7 @@ namespace gradus {
 // needs   sets of one row of at most K packs per lane, aligned in x and y
 // order   packs of a lane, lanes: as group_norm_forward_slab
 template <class T, int N, int K>
-__global__ void __launch_bounds__(GroupNormSlab::kRowThreads, 12)
+__global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 8 : 12)
     group_norm_forward_warp_per_row(const __grid_constant__ SlabForward<T> f) {
   using A = acc_t<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, packs = f.plan.cols;
@@ -26,9 +26,7 @@ __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, 12)
   Raw<T, N> in[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // 1 load
-    if (lane + k * kWarp >= packs) continue;
-    const Pack<T, N> pack = load_pack_once<N>(x + k * kWarp * N);
-    memcpy(&in[k].word, &pack, sizeof pack);
+    if (lane + k * kWarp < packs) in[k].load(x + k * kWarp * N);
   }
   const A gamma = f.gamma != nullptr ? f.gamma[channel] : A(1);
   const A beta = f.beta != nullptr ? f.beta[channel] : A(0);

@@ -117,7 +117,7 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
   EXPECT_FALSE(plan(kCases[4], 1).by_block);
   EXPECT_EQ(plan(kCases[4], 1).threads, 64);   // two sets of 8 KB
   EXPECT_EQ(plan(kCases[5], 1).threads, 128);  // four of 2 KB
-  // 16-bit rows of up to 1024 elements fit the registers of a warp, in the forward pass.
+  // Rows of up to 1024 elements fit the registers of a warp, in the forward pass.
   EXPECT_EQ(plan(kCases[5], 1).row_packs, 4);
   EXPECT_EQ(plan({2, 3, 12 * 16, 3, 8, 2}, 1).row_packs, 1);
   EXPECT_EQ(plan({2, 3, 16 * 24, 3, 8, 2}, 1).row_packs, 2);
@@ -126,6 +126,8 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
   EXPECT_EQ(plan({2, 6, 1024, 3, 8, 2}, 1).row_packs, 0);  // two rows
   EXPECT_EQ(plan(kCases[5], 2).row_packs, 0);
   EXPECT_EQ(plan(kCases[4], 1).row_packs, 0);
+  EXPECT_EQ(plan({2, 3, 1024, 3, 4, 4}, 1).row_packs, 8);
+  EXPECT_EQ(plan({2, 3, 1024, 3, 2, 8}, 1).row_packs, 0);
   // Sets of two elements: 16 of them share a warp.
   EXPECT_EQ(plan(kCases[6], 1).lanes_per_set, 2);
   EXPECT_EQ(plan(kCases[6], 1).sets_per_block, 64);
