@@ -88,8 +88,9 @@ __device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages,
 // needs  K·N·lanes >= m, N | m, kStages = plan.stages
 // order  a thread's values, then lanes and warps pairwise; for columns a slot's rows in
 //        turn, then slots in turn, then runs: fixed by the plan
-template <class T, int N, int K, RowGroup kGroup, bool kMean, int kStages>
-__global__ void __launch_bounds__(detail::kRowNormThreads, 2)
+template <class T, int N, int K, RowGroup kGroup, bool kMean, int kStages,
+          int kThreads = detail::kRowNormThreads>
+__global__ void __launch_bounds__(kThreads, 512 / kThreads)
     row_norm_backward_row_in_registers(const RowNormBackward<T> f, const RowNormPlan plan) {
   // Not a number of the plan: each wait would be a chain of branches, which takes a microsecond of
   // 22 at 8192 x 1024 in bf16.

@@ -130,11 +130,11 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
 // math   as above
 // grid   a block of kLanes threads per row
 // passes 1: x from DRAM into registers, while other blocks of the multiprocessor add up and write
-// bytes  fewest 2Eb = actual; gamma and beta per row from the first-level cache, which x passes by
+// bytes  fewest 2Eb = actual; gamma and beta per row from the first-level cache
 // needs  K·N·kLanes >= m, N | m, kLanes > 32; elements that are their own acc_t
 // order  as above
 template <class T, int N, int K, bool kMean, int kLanes>
-__global__ void __launch_bounds__(kLanes, 1536 / kLanes)
+__global__ void __launch_bounds__(kLanes, detail::kRowStraightThreads / kLanes)
     row_norm_forward_row_straight(const RowNormForward<T> f) {
   using A = acc_t<T>;
   using Sums = RowSums<A, 1, true, kLanes>;
@@ -143,11 +143,13 @@ __global__ void __launch_bounds__(kLanes, 1536 / kLanes)
   const int lane = static_cast<int>(threadIdx.x), packs = static_cast<int>(f.m / N);
   const int64_t row = blockIdx.x;
   const T* const x = f.x + row * f.m + lane * N;
+  wait_for_previous_kernel();
+  start_next_kernel();
   Pack<T, N> in[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     in[k] = Pack<T, N>{};
-    if (lane + k * kLanes < packs) in[k] = load_pack_once<N>(x + k * kLanes * N);
+    if (lane + k * kLanes < packs) in[k] = load_pack<N>(x + k * kLanes * N);
   }
   const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
   A sum[1] = {A(0)}, square[1] = {A(0)};

@@ -55,6 +55,7 @@ namespace detail {
 
 inline constexpr int kRowNormThreads = 256;       // of a block with rows of up to 8 warps
 inline constexpr int kRowNormBlockThreads = 512;  // of a block that is a row, or a part of one
+inline constexpr int kRowStraightThreads = 1536;  // of a multiprocessor, in blocks of a row
 // Multiprocessors of the card that the numbers of runs are made for, and those of them on which
 // clusters of eight find room at a time: an H100 has 14 or 15 such places.
 inline constexpr int64_t kRowNormProcessors = 132;
@@ -70,6 +71,13 @@ constexpr int most_lane_packs(int64_t element, int width, int tensors) {
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
 inline constexpr int kRowFewStages = 2;  // of the backward pass where rounds are few
+
+// There f32 rows go to twice the threads with half the packs, in blocks of as many rows: one block
+// per multiprocessor instead of two, and half the parts of dgamma and dbeta.
+inline constexpr int kRowWideThreads = 512;
+constexpr bool is_wide_row(int lanes, int64_t element, int width) {
+  return element == 4 && width > 1 && lanes <= kRowWideThreads / 4;
+}
 
 // Rows that a cluster of the backward pass has in shared memory at a time: the one whose dx is
 // being written, the one being added up, others on their way. `bytes`: a thread's of one tensor.
@@ -152,14 +160,16 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
       return {.width = width};
     return plan;
   }
-  // A block per f32 row: enough of them fit a multiprocessor to cover each other's waits. 16-bit rows
-  // take twice the arithmetic per byte, and gamma and beta would come twice as wide as x.
+  // A block per f32 row: enough of them fit a multiprocessor to cover each other's waits. 16-bit
+  // rows take twice the arithmetic per byte, and gamma and beta would come twice as wide as x.
   if (plan.group == RowGroup::warps && element == 4 && width > 1 && rows <= kMaxGridX) {
     plan.straight = true;
     plan.runs = rows;
     plan.slots = 1;
     plan.stages = 0;
     plan.shared_bytes = 0;
+    plan.overlaps =
+        rows * plan.lanes <= 8 * detail::kRowNormProcessors * detail::kRowStraightThreads;
     return plan;
   }
   // One run per place, or short ones where there are many: places that end early find more work.
@@ -183,16 +193,25 @@ inline RowNormPlan plan_row_norm_backward(int64_t rows, int64_t m, int64_t eleme
     if (plan.shared_bytes > card.shared_bytes) return {.width = width};
   }
   const bool full = plan.packs == detail::most_packs(element, width);
-  const int64_t places = detail::run_places(plan, (full ? 512 : 1024) / plan.threads());
-  // Where rounds are few, no more runs than finish in as many: parts cost time.
-  const int64_t sets = ceil_div(rows, plan.slots);
-  plan.runs = std::clamp<int64_t>(ceil_div(sets, 2), 1, places);
-  const int64_t rounds = ceil_div(sets, plan.runs);
+  const auto share_runs = [&](int64_t places) {  // returns the rounds
+    const int64_t sets = ceil_div(rows, plan.slots);
+    plan.runs = std::clamp<int64_t>(ceil_div(sets, 2), 1, places);
+    return ceil_div(sets, plan.runs);
+  };
+  int64_t rounds = share_runs(detail::run_places(plan, (full ? 512 : 1024) / plan.threads()));
   plan.overlaps = rounds <= 32;
-  if (plan.overlaps) plan.runs = ceil_div(sets, rounds);
-  // Rows that are fetched further ahead leave the last rounds, if few, with nothing to read.
-  if (plan.overlaps && plan.group != RowGroup::blocks)
+  if (plan.overlaps && plan.group != RowGroup::blocks) {
+    if (plan.group == RowGroup::warps && detail::is_wide_row(plan.lanes, element, width)) {
+      plan.packs /= 2;
+      plan.lanes *= 2;
+      plan.slots = detail::kRowWideThreads / plan.lanes;
+      rounds = share_runs(detail::run_places(plan, 1));
+    }
+    // Rows that are fetched further ahead leave the last rounds, if few, with nothing to read.
     detail::keep_stages(plan, detail::kRowFewStages, 2, element);
+  }
+  // No more runs than finish in as many rounds: parts cost time.
+  if (plan.overlaps) plan.runs = ceil_div(ceil_div(rows, plan.slots), rounds);
   plan.interleaved = true;
   return plan;
 }

@@ -139,6 +139,14 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   constexpr int kMost = detail::most_packs(sizeof(T), N);
   if (plan.group == RowGroup::blocks) {
     launch_rows(cuda, plan, row_norm_backward_row_in_cluster<T, N, kMost, kMean>, f, plan);
+  } else if (plan.threads() == detail::kRowWideThreads) {
+    if constexpr (detail::is_wide_row(64, sizeof(T), N)) {
+      launch_rows(
+          cuda, plan,
+          row_norm_backward_row_in_registers<T, N, kMost / 2, RowGroup::warps, kMean,
+                                             detail::kRowFewStages, detail::kRowWideThreads>,
+          f, plan);
+    }
   } else {
     constexpr int kFew = detail::kRowFewStages;
     with_row_kernel<T, N, 2>(plan, [&](auto packs, auto group) {

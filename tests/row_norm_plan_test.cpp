@@ -86,11 +86,13 @@ TEST(RowNormPlan, TheShapesThatAreMeasured) {
     EXPECT_EQ(backward.runs, 264);
     EXPECT_LE(2 * backward.shared_bytes, kHopper.shared_bytes);
     EXPECT_EQ(backward.stages, a.element == 2 ? 4 : 2);
-    // 8192 x 1024: two warps per row, four rows of a block at a time, one run per place.
+    // 8192 x 1024: four rows of a block at a time, of two warps each or in f32 of four, one run per
+    // place.
     const RowNormPlan small = plan_row_norm_backward(8192, 1024, a.element, a.width, kHopper);
-    EXPECT_EQ(small.lanes, 64);
+    EXPECT_EQ(small.lanes, a.element == 2 ? 64 : 128);
+    EXPECT_EQ(small.packs, 2);
     EXPECT_EQ(small.slots, 4);
-    EXPECT_EQ(small.runs, 256);
+    EXPECT_EQ(small.runs, a.element == 2 ? 256 : 128);
     EXPECT_EQ(small.stages, 2);
     // In 16 bits a warp per row.
     const RowNormPlan small_y = plan_row_norm_forward(8192, 1024, a.element, a.width, kHopper);
