@@ -36,6 +36,8 @@ __global__ void __launch_bounds__(1024)
   constexpr bool kAgain = sizeof(T) == 2;  // exponentials are computed again, not held
   const SoftmaxPlace<N, kColumns> at(tile);
   const A shift = log ? A(0) : Math::kShift;
+  wait_for_previous_kernel();
+  start_next_kernel();
   Raw<T, N> raw[K];
   A v[K][N], max[M], sum[M];
 #pragma unroll
@@ -171,8 +173,8 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
         using enum SoftmaxStep;
         Part<A>* parts = nullptr;
         if (plan.chunks == 1 || plan.in_cluster) {
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>, x, y,
-                        tile, args.log, parts);
+          launch_sets(cuda, shape, args.x, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>,
+                      x, y, tile, args.log, parts);
           return;
         }
         if constexpr (K == 4) {

@@ -25,6 +25,8 @@ __global__ void __launch_bounds__(1024)
   using A = acc_t<T>;
   constexpr int M = kColumns ? N : 1;  // sets of a thread
   const SoftmaxPlace<N, kColumns> at(tile);
+  wait_for_previous_kernel();
+  start_next_kernel();
   Raw<T, N> values[K], upstream[K];
 #pragma unroll
   for (int i = 0; i < K; ++i) {
@@ -118,8 +120,8 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
     using enum SoftmaxStep;
     A* parts = nullptr;
     if (plan.chunks == 1 || plan.in_cluster) {
-      launch_kernel(cuda, shape, softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y, dy,
-                    dx, tile, args.log, parts);
+      launch_sets(cuda, shape, args.y, softmax_backward_lanes_per_set<T, N, K, kColumns, whole>, y,
+                  dy, dx, tile, args.log, parts);
       return;
     }
     if constexpr (K == 4) {

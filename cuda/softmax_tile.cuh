@@ -64,6 +64,15 @@ LaunchShape softmax_shape(const SoftmaxTile& tile, const SoftmaxPlan& plan, int 
       .cluster = tile.cluster};
 }
 
+// Starts a kernel that takes whole sets of x while the one before ends, where it is short.
+template <class... Params, class... Args>
+void launch_sets(Cuda& cuda, const LaunchShape& shape, const AnyView& x, void (*kernel)(Params...),
+                 const Args&... args) {
+  constexpr int64_t kShortBytes = int64_t(64) << 20;
+  if (x.nbytes() <= kShortBytes) return launch_overlapping(cuda, shape, kernel, args...);
+  launch_kernel(cuda, shape, kernel, args...);
+}
+
 // The place of a thread: its set (for columns the first of N), and its items, of which number i
 // lies at first + i·step and exists if has(i).
 template <int N, bool kColumns>
