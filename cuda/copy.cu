@@ -62,13 +62,6 @@ __global__ void __launch_bounds__(kElementThreads)
 
 // Both sides step through the innermost axis of y by 1, or x repeats one element along it, as a
 // gradient does that comes from a sum: y in packs of 16 bytes.
-struct PackedRows {
-  StridedPlan<2> rows = {};   // offsets of a row in y and in x
-  StridedPlan<2> packs = {};  // the same walk, one pack at a time
-  int64_t per_row = 0;        // packs
-  bool repeats = false;       // x has one element per row
-};
-
 template <class Word, bool kRepeats>
 __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) {
   if constexpr (kRepeats) {
@@ -78,8 +71,23 @@ __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) 
   }
 }
 
-// grid:  1-D, any number of blocks; a thread takes single packs
-// bytes: fewest = actual
+// grid:  1-D; a pack per thread, in the order of y
+// bytes: fewest = actual; what x repeats comes from L2
+template <class Word, bool kRepeats>
+__global__ void __launch_bounds__(kElementThreads)
+    copy_pack_axes(Word* __restrict__ y, const Word* __restrict__ x,
+                   const __grid_constant__ PackAxes axes, uint32_t packs) {
+  const uint32_t i = blockIdx.x * kElementThreads + threadIdx.x;
+  if (i >= packs) return;
+  const StridedOffsets<2> at = axes.offsets(i);
+  const Pack<Word, kFullPack<Word>> pack = read_pack<Word, kRepeats>(x + at.at[1]);
+  uint4 word;
+  memcpy(&word, &pack, sizeof word);
+  __stcs(reinterpret_cast<uint4*>(y + at.at[0]), word);  // L2 keeps what x repeats rather than y
+}
+
+// The same along any number of axes.
+// grid:  1-D, any number of blocks
 template <class Word, bool kRepeats>
 __global__ void __launch_bounds__(kElementThreads)
     copy_packs(Word* __restrict__ y, const Word* __restrict__ x,
@@ -92,57 +100,13 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-// grid:  1-D, a block per row, so that no thread divides an index per pack
-// bytes: fewest = actual
-template <class Word, bool kRepeats>
-__global__ void __launch_bounds__(kElementThreads)
-    copy_packed_rows(Word* __restrict__ y, const Word* __restrict__ x,
-                     const __grid_constant__ StridedPlan<2> rows, int per_row) {
-  constexpr int N = kFullPack<Word>;
-  const StridedOffsets<2> at = rows.offsets(blockIdx.x);
-  Word* to = y + at.at[0];
-  const Word* from = x + at.at[1];
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < per_row; i += static_cast<int>(blockDim.x)) {
-    store_pack(to + i * N, read_pack<Word, kRepeats>(kRepeats ? from : from + i * N));
-  }
-}
-
-// y repeats packs of x along an axis outside the innermost, as a gradient does that comes from a
-// sum over channels.
-struct RepeatedPacks {
-  StridedPlan<2> packs = {};  // the walk without that axis, one pack at a time
-  int64_t count = 0;          // extent of that axis
-  int64_t stride = 0;         // and its stride in y
-  Chunks chunks = {};         // of that axis, one for a thread
-};
-
-// grid:  1-D, the chunks of rows of a tile of packs side by side, so that what they share is in L2
-// bytes: fewest = actual, but for one read of a pack per chunk
-template <class Word>
-__global__ void __launch_bounds__(kElementThreads)
-    copy_repeated_packs(Word* __restrict__ y, const Word* __restrict__ x,
-                        const __grid_constant__ RepeatedPacks plan) {
-  const auto chunks = static_cast<uint32_t>(plan.chunks.count);
-  const int64_t tile = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
-  const int64_t pack = tile * kElementThreads + threadIdx.x;
-  if (pack >= plan.packs.count) return;
-  const StridedOffsets<2> at = plan.packs.offsets(pack);
-  const uint4 word = *reinterpret_cast<const uint4*>(x + at.at[1]);
-  const int64_t begin = chunk * plan.chunks.size, end = min(begin + plan.chunks.size, plan.count);
-  Word* to = y + at.at[0] + begin * plan.stride;
-#pragma unroll 8
-  for (int64_t row = begin; row < end; ++row, to += plan.stride) {
-    __stcs(reinterpret_cast<uint4*>(to), word);  // L2 keeps x rather than y
-  }
-}
-
 // The walk in packs of `width` elements, if y and x can be accessed so.
-std::optional<PackedRows> plan_packs(const StridedPlan<2>& plan, const Copy& args, int64_t width) {
+std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy& args,
+                                         int64_t width) {
   const int last = plan.rank - 1;
   if (plan.rank == 0 || plan.extents[last] % width != 0) return {};
-  PackedRows result{.per_row = plan.extents[last] / width, .repeats = plan.strides[1][last] == 0};
-  const void* x = result.repeats ? args.y.data : args.x.data;
+  const bool repeats = plan.strides[1][last] == 0;
+  const void* x = repeats ? args.y.data : args.x.data;
   if (plan.strides[0][last] != 1 || plan.strides[1][last] > 1 ||
       pack_width(size_of(args.y.dtype), {args.y.data, x}, {}) != width) {
     return {};
@@ -151,62 +115,27 @@ std::optional<PackedRows> plan_packs(const StridedPlan<2>& plan, const Copy& arg
   std::array<Strides, 2> strides;
   for (int axis = 0; axis < last; ++axis) {
     const int64_t in_y = plan.strides[0][axis], in_x = plan.strides[1][axis];
-    if (in_y % width != 0 || (!result.repeats && in_x % width != 0)) return {};
+    if (in_y % width != 0 || (!repeats && in_x % width != 0)) return {};
     extents.append(plan.extents[axis]);
     strides[0].append(in_y);
     strides[1].append(in_x);
   }
-  result.rows = StridedPlan<2>(extents, strides);
-  extents.append(result.per_row);
+  extents.append(plan.extents[last] / width);
   strides[0].append(width);
-  strides[1].append(result.repeats ? 0 : width);
-  result.packs = StridedPlan<2>(extents, strides);
-  return result;
-}
-
-// The longest axis along which packs repeat, if there are many packs to repeat.
-std::optional<RepeatedPacks> plan_repeated(const StridedPlan<2>& packs) {
-  int longest = -1;
-  for (int axis = 0; axis < packs.rank; ++axis) {
-    if (packs.strides[1][axis] != 0) continue;
-    if (longest < 0 || packs.extents[axis] > packs.extents[longest]) longest = axis;
-  }
-  if (longest < 0 || packs.extents[longest] < 16) return {};
-  Shape extents;
-  std::array<Strides, 2> strides;
-  for (int axis = 0; axis < packs.rank; ++axis) {
-    if (axis == longest) continue;
-    extents.append(packs.extents[axis]);
-    for (size_t t = 0; t < 2; ++t) strides[t].append(packs.strides[t][axis]);
-  }
-  RepeatedPacks result{.packs = StridedPlan<2>(extents, strides),
-                       .count = packs.extents[longest],
-                       .stride = packs.strides[0][longest]};
-  if (result.packs.count < 64 * kElementThreads) return {};
-  result.chunks = plan_repeats(result.count, ceil_div(result.packs.count, kElementThreads));
-  return result;
-}
-
-template <class Word>
-void copy_repeated(Cuda& cuda, Word* y, const Word* x, const RepeatedPacks& plan) {
-  const int64_t blocks = ceil_div(plan.packs.count, kElementThreads) * plan.chunks.count;
-  copy_repeated_packs<Word>
-      <<<exact_blocks(blocks, "copy"), kElementThreads, 0, cuda.stream()>>>(y, x, plan);
+  strides[1].append(repeats ? 0 : width);
+  return StridedPlan<2>(extents, strides);
 }
 
 template <class Word, bool kRepeats>
-void copy_packed(Cuda& cuda, Word* y, const Word* x, const PackedRows& plan) {
-  const bool by_rows = plan.per_row >= 128 && plan.per_row <= 8192 && plan.rows.count <= kMaxGridX;
-  if (by_rows) {
-    // Four packs per thread, whole warps.
-    const int64_t threads = std::min<int64_t>(kElementThreads, ceil_div(plan.per_row, 128) * 32);
-    copy_packed_rows<Word, kRepeats>
-        <<<exact_blocks(plan.rows.count, "copy"), static_cast<unsigned>(threads), 0,
-           cuda.stream()>>>(y, x, plan.rows, static_cast<int>(plan.per_row));
+void copy_packed(Cuda& cuda, Word* y, const Word* x, const StridedPlan<2>& packs) {
+  if (PackAxes::take(packs)) {
+    copy_pack_axes<Word, kRepeats>
+        <<<exact_blocks(ceil_div(packs.count, kElementThreads), "copy"), kElementThreads, 0,
+           cuda.stream()>>>(y, x, PackAxes(packs), static_cast<uint32_t>(packs.count));
   } else {
     copy_packs<Word, kRepeats>
-        <<<stepping_blocks(plan.packs.count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
-            y, x, plan.packs);
+        <<<stepping_blocks(packs.count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
+            y, x, packs);
   }
 }
 
@@ -242,13 +171,8 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
     const auto bytes = static_cast<size_t>(plan.count) * sizeof(Word);
     cuda_check(cuda, cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
   } else if (const auto packs = plan_packs(plan, args, kFullPack<Word>)) {
-    if (packs->repeats) {
-      copy_packed<Word, true>(cuda, y, x, *packs);
-    } else if (const auto repeated = plan_repeated(packs->packs)) {
-      copy_repeated(cuda, y, x, *repeated);
-    } else {
-      copy_packed<Word, false>(cuda, y, x, *packs);
-    }
+    const bool repeats = plan.strides[1][plan.rank - 1] == 0;
+    (repeats ? copy_packed<Word, true> : copy_packed<Word, false>)(cuda, y, x, *packs);
   } else if (const auto turned = plan_transpose(plan)) {
     transpose(cuda, "copy", y, x, *turned);
   } else {

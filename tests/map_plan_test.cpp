@@ -16,17 +16,22 @@ TEST(MapPlan, MapsTakeFourPacksWhereOneWaveThenHasAll) {
   EXPECT_EQ(plan_map_packs((1 << 19) + 1, 128), 1);
 }
 
-TEST(MapPlan, RepeatsFillTheCardAndCoverTheAxis) {
-  EXPECT_EQ(plan_repeats(128, 784).count, 1);  // 256x128x56x56 in f32
-  EXPECT_EQ(plan_repeats(128, 392).count, 4);  // and in bf16
-  EXPECT_EQ(plan_repeats(64, 128).size, 32);
-  EXPECT_EQ(plan_repeats(160, 1024).size, 80);
-  for (const int64_t count : {16, 33, 127, 128, 129, 1000, 123457}) {
-    for (const int64_t tiles : {64, 512, 100000}) {
-      const Chunks chunks = plan_repeats(count, tiles);
-      EXPECT_LE(chunks.size, 128);
-      EXPECT_GE(chunks.count * chunks.size, count);
-      EXPECT_LT((chunks.count - 1) * chunks.size, count);
+TEST(MapPlan, PackAxesWalkAsThePlan) {
+  const Shape shapes[] = {{}, {7}, {5, 7}, {3, 5, 7}, {4, 1, 9}, {2, 3, 4, 5}};
+  for (const Shape& shape : shapes) {
+    const Strides y = strides_of(shape);
+    for (int mask = 0; mask < 1 << shape.rank(); ++mask) {
+      Strides x = y;
+      for (int axis = 0; axis < shape.rank(); ++axis) x[axis] = mask >> axis & 1 ? 0 : 3 * x[axis];
+      const StridedPlan<2> plan(shape, {y, x});
+      ASSERT_TRUE(PackAxes::take(plan));
+      const PackAxes axes(plan);
+      for (int64_t i = 0; i < plan.count; ++i) {
+        const StridedOffsets<2> got = axes.offsets(static_cast<uint32_t>(i)),
+                                want = plan.offsets(i);
+        ASSERT_EQ(got.at[0], want.at[0]) << to_string(shape) << " mask " << mask;
+        ASSERT_EQ(got.at[1], want.at[1]) << to_string(shape) << " mask " << mask;
+      }
     }
   }
 }
