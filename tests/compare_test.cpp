@@ -172,6 +172,13 @@ TEST(Compare, ToleranceCanBeGiven) {
   EXPECT_FALSE(row_at(compare(net, batch, options), "0").ok());
   options.tolerance = 0.1;
   EXPECT_TRUE(compare(net, batch, options).ok());
+  // A hundredth of the largest value, 8, and no more where the value itself is that.
+  options.tolerance = 0.01;
+  nn::Sequential at_largest(Shifted(0.1, 1));
+  const nn::Batch two{Tensor::from_vector<float>({1, 4}, {1, 2}), {}};
+  const CompareRow row = compare(at_largest, two, options).rows.at(0);
+  EXPECT_FALSE(row.ok());
+  EXPECT_NEAR(row.values[0].errors[0].allowed, 0.08, 1e-3);
 }
 
 TEST(Compare, TimesComeWithRoofs) {

@@ -205,7 +205,7 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       .add_option("--tolerance", o.tolerance,
-                  "Largest error, relative to the largest value of a tensor (default: computed "
+                  "Largest error as a share of a tensor's largest value or term (default: computed "
                   "from the dtype and the length of the sums)")
       ->type_name("X")
       ->check(check_positive_real);

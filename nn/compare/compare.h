@@ -29,7 +29,7 @@ struct CompareOptions {
   // Makes the loss of one element of what the model gives. Not given: the cross entropy with the
   // batch's labels, which is a row of its own; without labels, a random upstream gradient.
   std::function<Tensor(const Tensor& y)> loss;
-  double tolerance = 0;     // relative to the largest value of a tensor, for all; 0: computed
+  double tolerance = 0;     // of a tensor's largest value or term, for all; 0: computed
   uint64_t seed = 0;        // of a random upstream gradient
   int repeats = 3;          // of each time; 0: no times
   bool differences = true;  // gradients against finite differences, in the first dtype

@@ -63,9 +63,7 @@ CompareRow row_of(const ComparedLayer& layer) {
 Tolerance tolerance_of(const ComparedLayer& layer, const Value& value, DType dtype,
                        const JudgeOptions& options) {
   if (!is_floating(dtype)) return {};
-  if (options.tolerance > 0) {
-    return {.relative = options.tolerance, .of_scale = options.tolerance};
-  }
+  if (options.tolerance > 0) return {.of_scale = options.tolerance};
   Tolerance result = tolerance(dtype, value.length);
   // Each of a handful of results in between is rounded to the storage type.
   if (layer.lengths.rounds_between) result.of_scale += 8 * unit_roundoff(layer.dtype);

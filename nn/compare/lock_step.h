@@ -28,7 +28,7 @@ namespace gradus {
 
 struct LockStepOptions {
   int64_t steps = 10;
-  double tolerance = 0;  // relative to the largest value of a tensor, for all; 0: computed
+  double tolerance = 0;  // of a tensor's largest value or term, for all; 0: computed
   std::function<void(int64_t step, double loss)> on_step;  // after each, from 1
 };
 
