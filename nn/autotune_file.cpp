@@ -123,9 +123,7 @@ void AutotuneFile::save() const {
   for (const auto& [card, choices] : table_.cards()) {
     for (const auto& [key, choice] : choices) all.set(card, key, choice);
   }
-  AtomicFile file(kOp, path_);
-  file.write(to_json(all));
-  file.commit();
+  write_atomically(kOp, path_, to_json(all));
 }
 
 std::vector<std::string> AutotuneFile::notes() const {

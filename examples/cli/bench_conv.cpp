@@ -248,9 +248,7 @@ int bench_conv(const ConvOptions& o) {
                       {"copy_gb_per_s", roof.gb_per_s},
                       {"product_tflop_per_s", products},
                       {"rows", rows}};
-    nn::AtomicFile file("bench", o.json);
-    file.write(result.dump(1) + "\n");
-    file.commit();
+    nn::write_atomically("bench", o.json, result.dump(1) + "\n");
   }
   finish_output();
   return same ? 0 : kFailed;

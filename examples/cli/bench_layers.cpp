@@ -127,9 +127,7 @@ int bench_layers(const LayersOptions& o) {
   if (!o.json.empty()) {
     const nlohmann::ordered_json result{
         {"schema", 1}, {"device", describe(device)}, {"copy_gb_per_s", copy}, {"rows", rows}};
-    nn::AtomicFile file("bench", o.json);
-    file.write(result.dump(1) + "\n");
-    file.commit();
+    nn::write_atomically("bench", o.json, result.dump(1) + "\n");
   }
   finish_output();
   return 0;

@@ -47,12 +47,6 @@ class Counter {
   bool watched_;
 };
 
-void write_file(const std::string& path, const std::string& text) {
-  nn::AtomicFile file("compare", path);
-  file.write(text);
-  file.commit();
-}
-
 // A large case as it is on a GPU; an eighth of its batch where only a CPU has to do it.
 OpCase sized(const OpCase& op_case, bool gpu) {
   constexpr int64_t kEnough = 64;
@@ -126,7 +120,7 @@ int run(const CompareCommand& o) {
                                        : compare_layers(o);
   fmt::print("{}", o.train ? training_text(report) : to_text(report));
   const std::string json = to_json(report);
-  if (!o.json.empty()) write_file(o.json, json);
+  if (!o.json.empty()) nn::write_atomically("compare", o.json, json);
   if (!o.html.empty()) write_compare_html(nlohmann::json::parse(json), o.html);
   finish_output();
   return report.ok() ? 0 : kFailed;

@@ -77,12 +77,6 @@ void write_file(const std::string& path, std::string& written, const auto& write
   written += concat("wrote ", path, "\n");
 }
 
-void write_text(const std::string& path, std::string_view text) {
-  nn::AtomicFile file("explain", path);
-  file.write(text);
-  file.commit();
-}
-
 // Of all norms side by side there is a page only.
 constexpr const char* kNorms = "norms";
 
@@ -154,10 +148,10 @@ int run_explain(ExplainOptions o) {
   const explain::Derivation derivation = explain::derive(o.setting, inputs);
   std::string written;
   write_file(o.markdown, written, [&](const std::string& path) {
-    write_text(path, explain_text(derivation, TextStyle::markdown));
+    nn::write_atomically("explain", path, explain_text(derivation, TextStyle::markdown));
   });
   write_file(o.json, written, [&](const std::string& path) {
-    write_text(path, explain_json(derivation).dump() + "\n");
+    nn::write_atomically("explain", path, explain_json(derivation).dump() + "\n");
   });
   write_file(o.save, written,
              [&](const std::string& path) { save_inputs(path, o.setting, inputs); });

@@ -34,9 +34,7 @@ void drop_later_epochs(const std::string& path, int64_t epochs_done) {
   }
   if (in.bad()) fail(ErrorCode::io, "metrics", "cannot read '", path, "'");
   if (!dropped) return;
-  nn::AtomicFile out("metrics", path);
-  out.write(kept);
-  out.commit();
+  nn::write_atomically("metrics", path, kept);
 }
 
 }  // namespace

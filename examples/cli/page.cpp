@@ -64,9 +64,7 @@ std::string make_page(std::string_view title, const nlohmann::json& data,
 }
 
 void write_page(const std::string& file, std::string_view page) {
-  nn::AtomicFile out("html", file);
-  out.write(page);
-  out.commit();
+  nn::write_atomically("html", file, page);
 }
 
 nlohmann::json rounded(double value) {

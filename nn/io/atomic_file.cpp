@@ -92,4 +92,10 @@ void AtomicFile::fail_io(std::string_view what, int code) const {
   fail(ErrorCode::io, op_, "'", path_, "': ", what, ": ", std::generic_category().message(code));
 }
 
+void write_atomically(std::string op, const std::string& path, std::string_view text) {
+  AtomicFile file(std::move(op), path);
+  file.write(text);
+  file.commit();
+}
+
 }  // namespace gradus::nn

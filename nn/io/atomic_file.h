@@ -47,4 +47,7 @@ class AtomicFile {
   FileDescriptor descriptor_;
 };
 
+// All of a file at once.
+void write_atomically(std::string op, const std::string& path, std::string_view text);
+
 }  // namespace gradus::nn
