@@ -153,8 +153,7 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
       launch_rows(cuda, plan,
                   plan.stages == kFew
                       ? row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, kFew>
-                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean,
-                                                           detail::row_stages(packs())>,
+                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, 0>,
                   f, plan);
     });
   }
