@@ -25,8 +25,7 @@ template <class T, int N>
 void launch_rows(Cuda& cuda, const SlabForward<T>& f) {
   const LaunchShape shape{
       .grid = exact_blocks(ceil_div(f.plan.sets, GroupNormSlab::kRowThreads / kWarp), "group_norm"),
-      .threads = GroupNormSlab::kRowThreads,
-      .carveout = cudaSharedmemCarveoutMaxShared};
+      .threads = GroupNormSlab::kRowThreads};
   constexpr int kMost = GroupNormSlab::kMostRowElements / (kWarp * N);
   launch_overlapping(cuda, shape,
                      f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1>
