@@ -53,10 +53,10 @@ __device__ __forceinline__ void reduce_column(V (&v)[M], Pack<V, 4>* slots, Op o
 // grid    1-D, blocks of 8 columns of 8 sets, `lanes` threads along each
 // passes  1, K items per thread; those that are not there are -inf
 // bytes   fewest = actual = 2Eb
-// smem    the items, as stored, each read by the thread that copied it; a result per warp and
-// column needs   16-byte alignment; all lanes of a set in one block order   a thread's items, lanes
-// of a warp pairwise, warps in turn Measured in bf16 at 256x128x56x56: 99 % of a copy, against 88
-// with the items in registers.
+// smem    the items, as stored, each read by the thread that copied it; results of warps, columns
+// needs   16-byte alignment; all lanes of a set in one block
+// order   a thread's items, lanes of a warp pairwise, warps in turn
+// Measured in bf16 at 256x128x56x56: 99 % of a copy, against 88 with the items in registers.
 template <class T, int K, bool kLog>
 __global__ void __launch_bounds__(512, 2)
     softmax_forward_staged_columns(const T* __restrict__ x, T* __restrict__ y,
