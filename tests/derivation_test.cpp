@@ -137,6 +137,28 @@ TEST(Derivation, RunningVarianceIsUnbiased) {
   EXPECT_NEAR(d.step("running_var").value.item<double>(), 1.3666666666666667, 1e-15);
 }
 
+// Of gamma where it stands: in the sums or before them.
+TEST(Derivation, NotesAreOfTheSetting) {
+  const auto notes = [](const Setting& setting) {
+    std::string all;
+    for (const std::string& note : derive(setting, draw_inputs(setting, {2, 4, 3}, 0)).notes)
+      all += note;
+    return all;
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+  };
+  for (const int64_t groups : {1, 2, 4}) {
+    const std::string text = notes({.layer = Layer::group_norm, .groups = groups});
+    EXPECT_EQ(has(text, "gamma varies over a set, so"), groups < 4) << text;
+    EXPECT_EQ(has(text, "gamma is one number"), groups == 4) << text;
+  }
+  EXPECT_TRUE(has(notes({.layer = Layer::batch_norm}), "gamma is one number"));
+  const std::string evaluation = notes({.layer = Layer::batch_norm, .training = false});
+  EXPECT_TRUE(has(evaluation, "m1 and m2 do not arise"));
+  EXPECT_FALSE(has(evaluation, "mean(dy)"));
+}
+
 // The example overflows where it says so, and gradus does not.
 TEST(Derivation, HalfPrecisionByExample) {
   for (const Case& one : cases()) {

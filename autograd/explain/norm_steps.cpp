@@ -82,6 +82,8 @@ void add_statistics(Derivation& out, const Layout& layout, const NormValues& v,
       out.setting.layer == Layer::rms_norm
           ? "One over the root mean square; eps inside the root keeps it finite where all x "
             "are 0."
+      : out.setting.is_evaluation()
+          ? "One factor per set; eps inside the root keeps it finite where var is 0."
           : "One factor per set; eps inside the root keeps it finite where all x are equal.",
       library.saved.rstd, "saved rstd");
 }
@@ -217,11 +219,15 @@ void add_notes(Derivation& out) {
     out.notes.push_back(
         "Evaluation: mean and rstd do not depend on x, so that m1 and m2 do not arise; Σ dx over a "
         "set is not 0. In training dx = rstd·(d - m1 - xhat·m2).");
-  } else if (setting.has_running()) {
+    return;
+  }
+  if (setting.has_running()) {
     out.notes.push_back(
         "In evaluation with running statistics the backward is simpler: dx = rstd·d.");
   }
-  if (setting.has_running()) {
+  const bool one_channel =
+      setting.layer == Layer::group_norm && setting.groups == out.inputs.x.size(1);
+  if (setting.has_running() || one_channel) {
     out.notes.push_back(
         "gamma is one number for the whole set here, so that it may be pulled out of m1 and m2: "
         "dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)). Layers whose gamma varies over a "
