@@ -145,6 +145,13 @@ TEST(LessonData, BatchNormOfOneValuePerSampleNeedsTwoSamples) {
   const Setting setting{.layer = Layer::batch_norm};
   const json data = cli::lesson_data(setting, {.x = explain::draw_inputs(setting, {3, 2}, 1).x}, 0);
   EXPECT_EQ(data["controls"][0]["values"], (json{2, 3}));
+  // Of a single one there is evaluation only.
+  const Setting evaluation{.layer = Layer::batch_norm, .training = false};
+  const json one =
+      cli::lesson_data(evaluation, {.x = explain::draw_inputs(evaluation, {1, 2}, 1).x}, 0);
+  EXPECT_EQ(one["controls"][0]["values"], json::array({1}));
+  EXPECT_EQ(one["controls"][1]["values"], json::array({"eval"}));
+  EXPECT_EQ(one["variants"].size(), 1u);
 }
 
 TEST(NormsData, GroupNormMeetsItsNeighboursAtTheEnds) {

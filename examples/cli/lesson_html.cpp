@@ -63,14 +63,15 @@ json controls_of(const Setting& setting, const Shape& shape) {
   }
   // A channel of one value cannot be trained on.
   const int64_t s = shape.numel() / (shape[0] * shape[1]);
-  const bool needs_two = setting.layer == Layer::batch_norm && s == 1;
+  const bool has_one = setting.layer == Layer::batch_norm && shape[0] * s == 1;
+  const bool needs_two = setting.layer == Layer::batch_norm && s == 1 && !has_one;
   controls.push_back({{"key", "batch"},
                       {"label", setting.is_row_norm() ? "rows" : "batch"},
                       {"values", numbers(needs_two ? 2 : 1, shape[0])}});
   if (setting.has_running()) {
     controls.push_back({{"key", "mode"},
                         {"label", "training or evaluation"},
-                        {"values", {"train", "eval"}},
+                        {"values", has_one ? json::array({"eval"}) : json{"train", "eval"}},
                         {"names", {{"train", "training"}, {"eval", "evaluation"}}}});
   }
   return controls;

@@ -94,7 +94,7 @@ function setName(op, variant, set) {
   const pixels = variant.shape.slice(2).reduce((a, b) => a * b, 1);
   const span = (from, count) => count === 1 ? `channel ${from}` : `channels ${from} to ${from + count - 1}`;
   switch (op) {
-    case 'batch_norm': return `channel ${set}, all ${variant.shape[0]} samples`;
+    case 'batch_norm': return `channel ${set}, ${variant.shape[0] === 1 ? 'of one sample' : `all ${variant.shape[0]} samples`}`;
     case 'instance_norm': return variant.mode === 'eval' ? `channel ${set}` : `sample ${Math.floor(set / c)}, channel ${set % c}`;
     case 'group_norm': return `sample ${Math.floor(set / groups)}, ${span(set % groups * each, each)}`;
     case 'softmax2d': return `sample ${Math.floor(set / pixels)}, pixel ${set % pixels}`;
