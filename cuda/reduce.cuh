@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/context.h"
+#include "cuda/device/cluster.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/plan.h"
 #include "cuda/reduce_items.cuh"
@@ -41,12 +42,34 @@ struct ReduceOutput {
   }
 };
 
+// Merges the chunks of an output across the cluster whose blocks they are: `part` of the first
+// block is that of the output then, in the order of reduce_forward_chunks. All threads call.
+template <class F, class A>
+__device__ __forceinline__ void merge_cluster(PartOf<F, A>& part, int chunk, int chunks) {
+  __shared__ A parts[F::kFields][kMaxCluster];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+#pragma unroll
+    for (int k = 0; k < F::kFields; ++k) *in_block(&parts[k][chunk], 0) = part.v[k];
+  }
+  cluster_sync();
+  if (chunk != 0) return;
+  part = F::template identity<A>();
+  if (thread % kWarp < chunks) {
+    PartOf<F, A> next;
+#pragma unroll
+    for (int k = 0; k < F::kFields; ++k) next.v[k] = parts[k][thread % kWarp];
+    part = F::template merge<DeviceMath>(part, next);
+  }
+  part = warp_reduce(part, MergeParts<F>{});
+}
+
 // math:   y[o] = the reduction of the items of output o
 // grid:   1-D; plan.lanes threads per output, neighbouring outputs side by side, or a block per
 //         chunk of an output, the chunks of an output side by side
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
-// smem:   one part per warp
+// smem:   one part per warp, and per block of a cluster
 // order:  threads step through the items in groups of up to 16 values, then merge pairwise
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
@@ -74,6 +97,10 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
     }
   } else {
     part = block_reduce(part, MergeParts<F>{}, F::template identity<A>());
+  }
+  if (plan.clustered) {
+    merge_cluster<F>(part, static_cast<int>(of.chunk), static_cast<int>(plan.chunks));
+    if (of.chunk != 0) return;
   }
   if (of.lane != 0 || !of.is_inside) return;
   if (output.partial != nullptr) {
@@ -193,20 +220,23 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   write_columns<F, N>(slots, plan, output, block);
 }
 
-// grid:   1-D, a warp per output
+// Where output o lies in y.
+__device__ __forceinline__ int64_t place_in_y(const ReducePlan<1>& plan, int64_t o) {
+  const int64_t outer = o / plan.columns;
+  return place_of(plan.kept, outer).at[1] + (o - outer * plan.columns) * plan.column[1];
+}
+
+// grid:   1-D, a block of one warp per output
 // passes: 1 over the parts of the chunks
 // order:  lanes step through the chunks, eight loads at a time; each merges in order, then pairwise
 template <class F, class T>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kWarp)
     reduce_forward_chunks(const __grid_constant__ ReducePlan<1> plan,
                           const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kUnroll = 8;
-  const int lane = threadIdx.x % kWarp;
-  const int64_t o = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
-  if (o >= plan.outputs) return;
-  const int64_t outer = o / plan.columns;
-  const int64_t to = place_of(plan.kept, outer).at[1] + (o - outer * plan.columns) * plan.column[1];
+  const int lane = static_cast<int>(threadIdx.x);
+  const int64_t o = blockIdx.x, to = place_in_y(plan, o);
   wait_for_previous_kernel();
   PartOf<F, A> part = F::template identity<A>();
   for (int64_t first = lane; first < plan.chunks; first += kUnroll * kWarp) {
@@ -227,6 +257,39 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
   part = warp_reduce(part, MergeParts<F>{});
   if (lane == 0) output.template write<F>(to, part);
+}
+
+// The same for many outputs.
+// grid:   1-D, a block per 32 neighbouring outputs, eight threads for each
+// smem:   one part per thread
+// order:  threads of an output step through the chunks, each merges in order, then pairwise
+template <class F, class T>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_forward_chunks_across(const __grid_constant__ ReducePlan<1> plan,
+                                 const ReduceOutput<T> output) {
+  using A = acc_t<T>;
+  constexpr int kGroups = kReduceThreads / kWarp;
+  __shared__ A slots[F::kFields][kReduceThreads];
+  const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
+  const int64_t o = int64_t{blockIdx.x} * kWarp + lane;
+  const bool is_inside = o < plan.outputs;
+  const int64_t to = is_inside ? place_in_y(plan, o) : 0;
+  wait_for_previous_kernel();
+  PartOf<F, A> part = F::template identity<A>();
+#pragma unroll 4
+  for (int64_t chunk = group; is_inside && chunk < plan.chunks; chunk += kGroups) {
+    PartOf<F, A> next;
+#pragma unroll
+    for (int k = 0; k < F::kFields; ++k) {
+      next.v[k] = output.partial[(k * plan.chunks + chunk) * plan.outputs + o];
+    }
+    part = F::template merge<DeviceMath>(part, next);
+  }
+#pragma unroll
+  for (int k = 0; k < F::kFields; ++k) slots[k][threadIdx.x] = part.v[k];
+  __syncthreads();
+  part = merge_column<F>(slots, lane, kWarp, 1, group, kGroups);
+  if (group == 0 && is_inside) output.template write<F>(to, part);
 }
 
 // Blocks of kReduceThreads threads for the units of a plan of either direction.
@@ -252,14 +315,19 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     kernel<<<exact_blocks(plan.tiles * plan.chunks, op), column_threads(plan), 0, cuda.stream()>>>(
         x, plan, output);
   } else {
-    reduce_forward_rows<F, N>
-        <<<row_blocks(plan, op), kReduceThreads, 0, cuda.stream()>>>(x, plan, output);
+    const LaunchShape shape{.grid = dim3(row_blocks(plan, op)),
+                            .threads = kReduceThreads,
+                            .cluster = plan.clustered ? static_cast<int>(plan.chunks) : 1};
+    launch_kernel(cuda, shape, reduce_forward_rows<F, N, T>, x, plan, output);
   }
-  if (plan.chunks > 1) {
-    const int threads = reduce_chunk_threads(plan.outputs);
-    const int64_t blocks = ceil_div(plan.outputs, threads / kWarp);
-    launch_overlapping(cuda, {.grid = exact_blocks(blocks, op), .threads = threads},
+  if (output.partial == nullptr) return;
+  if (plan.outputs <= kFewOutputs) {
+    launch_overlapping(cuda, {.grid = exact_blocks(plan.outputs, op), .threads = kWarp},
                        reduce_forward_chunks<F, T>, plan, output);
+  } else {
+    const int64_t blocks = ceil_div(plan.outputs, kWarp);
+    launch_overlapping(cuda, {.grid = exact_blocks(blocks, op), .threads = kReduceThreads},
+                       reduce_forward_chunks_across<F, T>, plan, output);
   }
 }
 
@@ -268,9 +336,12 @@ template <class F, class T>
 void reduce_forward(Cuda& cuda, const AnyView& x, const AnyView& y, ReduceOutput<T> output,
                     std::string_view op) {
   using A = acc_t<T>;
-  const ReducePlan<1> plan = plan_reduce(x, y);
+  ReducePlan<1> plan = plan_reduce(x, y);
+  plan.clustered = plan.mapping == ReduceMapping::block_per_output && plan.chunks > 1 &&
+                   plan.chunks <= kMaxCluster && cuda.info().compute_major >= 9;
   const auto bytes = static_cast<size_t>(plan.chunks * plan.outputs * F::kFields) * sizeof(A);
-  output.partial = plan.chunks > 1 ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;
+  const bool two_stages = plan.chunks > 1 && !plan.clustered;
+  output.partial = two_stages ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;
   if (plan.packed) {
     launch_reduce_forward<F, kReducePack<T>>(cuda, x.as<T>(), plan, output, op);
   } else {

@@ -139,9 +139,9 @@ struct ColumnUnit {
   __device__ __forceinline__ ColumnUnit(const ReducePlan<X>& plan, int64_t pack, int width) {
     outer = pack <= INT32_MAX
                 ? static_cast<int64_t>(plan.column_divisor.quotient(static_cast<uint32_t>(pack)))
-                : pack / plan.column_packs;
-    column = (pack - outer * plan.column_packs) * width;
-    is_inside = outer < plan.kept.count;
+                : pack / plan.column_slots;
+    column = (pack - outer * plan.column_slots) * width;
+    is_inside = outer < plan.kept.count && column < plan.columns;
   }
 };
 

@@ -44,13 +44,15 @@ struct ReducePlan {
   StridedPlan<X> reduced;        // offsets in the X tensors
   int64_t outputs = 1;           // elements of y
   int64_t columns = 1;           // extent of the column axis, in elements
-  int64_t column_packs = 1;      // the same in packs
+  int64_t column_packs = 1;      // the same in packs,
+  int64_t column_slots = 1;      // and with the idle places of threads beside them
   int64_t column[X + 1] = {};    // its strides
   int64_t chunks = 1;            // a set is cut into so many parts,
   int64_t chunk_size = 0;        // of so many items of `reduced` each (the last may be shorter)
   bool one_turn = false;         // columns, forward: all chunks are eight rows for each thread
   int lanes = kReduceThreads;    // sets along x: threads that share one, a power of two
-  FastDivisor column_divisor;    // by column_packs, for indices that fit 31 bits
+  bool clustered = false;        // the chunks of an output are the blocks of a cluster
+  FastDivisor column_divisor;    // by column_slots, for indices that fit 31 bits
   int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
   int64_t tiles = 1;             // columns: blocks side by side, over all kept axes
   int64_t item_step = 1;         // items from one of a thread to its next
@@ -105,7 +107,7 @@ inline constexpr int64_t kWarpItems = 256;          // items up to which a warp 
 inline constexpr int64_t kManyWarpItems = 1024;     // or with many outputs; forward, with twice as
 inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
 inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today,
-inline constexpr int64_t kFewBlocks = 512;          // and one
+inline constexpr int64_t kFewBlocks = 256;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: threads that suffice for few rows,
 inline constexpr int64_t kMostThreads = 1 << 19;    // and for many: as many as have
@@ -179,6 +181,23 @@ bool take_packs(ReduceAxes<X>& axes, const std::array<const AnyView*, X>& xs, in
   return fits;
 }
 
+// Threads side by side for so many packs: a power of two.
+inline int fitting_block(int64_t packs) {
+  return static_cast<int>(
+      std::min<uint64_t>(kReduceThreads, std::bit_ceil(static_cast<uint64_t>(packs))));
+}
+
+// Whether short rows of two reduced axes lie one behind the other in every tensor: then a block
+// takes rows of one output only, with few idle threads, so that a warp's accesses are one run and
+// do not end within a sector.
+template <int X>
+bool follow_each_other(const ReducePlan<X>& plan) {
+  const int64_t slots = fitting_block(plan.column_packs);
+  bool follow = plan.reduced.rank == 2 && slots <= 32 && plan.column_packs * 4 >= slots * 3;
+  for (int t = 0; t < X; ++t) follow = follow && plan.reduced.strides[t][1] == plan.columns;
+  return follow;
+}
+
 template <int X>
 ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& y) {
   ReduceAxes<X> axes = sort_axes<X>(xs, y);
@@ -193,10 +212,14 @@ ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
   if (axes.by_columns) {
     plan.mapping = ReduceMapping::columns;
     plan.column_packs = axes.columns / (plan.packed ? width : 1);
+    plan.column_slots = plan.column_packs;
+    plan.block_x = fitting_block(plan.kept.count * plan.column_packs);
+    if (plan.packed && follow_each_other(plan)) {
+      plan.block_x = fitting_block(plan.column_packs);
+      plan.column_slots = plan.block_x;
+    }
     plan.column_divisor =
-        FastDivisor(static_cast<uint32_t>(std::min<int64_t>(plan.column_packs, int64_t(1) << 31)));
-    const auto packs = static_cast<uint64_t>(plan.kept.count * plan.column_packs);
-    plan.block_x = static_cast<int>(std::min<uint64_t>(kReduceThreads, std::bit_ceil(packs)));
+        FastDivisor(static_cast<uint32_t>(std::min<int64_t>(plan.column_slots, int64_t(1) << 31)));
   }
   return plan;
 }
@@ -258,7 +281,7 @@ void set_chunks(ReducePlan<X>& plan, int64_t least, int64_t most, int64_t multip
       plan_chunks(plan.reduced.count, least, std::max<int64_t>(most, 1), multiple);
   plan.chunks = chunks.count;
   plan.chunk_size = chunks.size;
-  plan.tiles = ceil_div(plan.kept.count * plan.column_packs, plan.block_x);
+  plan.tiles = ceil_div(plan.kept.count * plan.column_slots, plan.block_x);
   set_steps(plan);
 }
 
@@ -276,11 +299,9 @@ bool steps_in_packs(const StridedPlan<N>& plan, int t, int64_t width,
   return fits;
 }
 
-// Threads of a block that merges the chunks of outputs, a warp for each. The loads of a warp lie a
-// row of outputs apart, so that few outputs are spread over many multiprocessors.
-constexpr int reduce_chunk_threads(int64_t outputs) {
-  return outputs <= 1024 ? 32 : kReduceThreads;
-}
+// Outputs up to which a warp merges the chunks of one, else a block those of 32: loads of a warp
+// then lie side by side, but few outputs would meet few multiprocessors.
+inline constexpr int64_t kFewOutputs = 1024;
 
 // x and y as in core/ops/sum.h; x is not empty.
 inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
@@ -289,7 +310,7 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   if (plan.mapping == ReduceMapping::columns) {
     // First several threads per column, then several blocks, in whole turns of eight rows.
     const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
-    const int64_t packs = plan.kept.count * plan.column_packs;
+    const int64_t packs = plan.kept.count * plan.column_slots;
     const int64_t wanted = std::clamp(packs * items / detail::kThreadRows, detail::kWantedThreads,
                                       detail::kMostThreads);
     const int64_t most =

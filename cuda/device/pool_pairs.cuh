@@ -97,9 +97,10 @@ struct Winner {
 // math:  y and index of N / 2 windows from N neighbours in two rows
 // grid:  1-D; a warp takes kRowUnits · 32 units
 // bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
-// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2
+// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2; without the bound
+//        of three blocks the compiler spares registers and keeps loads back until others are used
 template <int N, bool WithIndex, class I, class T>
-__global__ void __launch_bounds__(kPairThreads)
+__global__ void __launch_bounds__(kPairThreads, 3)
     max_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, T* y, uint8_t* index) {
   using A = acc_t<T>;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
