@@ -8,7 +8,8 @@ namespace gradus {
 // Neighbouring columns of outputs of a thread: of a gather, and of dy.
 inline constexpr int kDepthwiseStrip = 2, kDepthwiseWgradStrip = 4;
 inline constexpr int kDepthwiseMostStrips = 8;  // of a block
-inline constexpr int kDepthwiseRows = 8;        // of a gather's block, at most
+// Rows of a gather's block, at most: measured.
+inline constexpr int depthwise_rows(DType dtype) { return size_of(dtype) == 4 ? 4 : 8; }
 
 // What the blocks of the depthwise kernels have: `strips` of columns of outputs, 128 bytes of
 // channels, and of a gather a tile of rows of an image, of the weight gradient a run of rows of all
@@ -31,7 +32,7 @@ inline ConvDepthwisePlan plan_conv_depthwise(const ConvProblem& problem) {
   plan.strips = static_cast<int>(ceil_div(strips, plan.column_tiles));
   plan.channel_tiles = ceil_div(problem.groups * size_of(problem.dtype), 128);
   if (!weight) {
-    plan.row_tiles = ceil_div(height, kDepthwiseRows);
+    plan.row_tiles = ceil_div(height, depthwise_rows(problem.dtype));
     plan.rows = {problem.n * plan.row_tiles, ceil_div(height, plan.row_tiles)};
     return plan;
   }

@@ -46,11 +46,14 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
                         sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
                         2 * sizeof(T) * Channels * static_cast<size_t>(p.tile.halo_pixels());
   const int64_t tiles = ceil_div(p.k, kColumns);
-  constexpr int64_t kBlocks = (N * Parts > 4 ? 2 : 3) * kHaloProcessors;
+  // Blocks of a multiprocessor: those that run at a time; in f32 of one channel, twice as many,
+  // since tiles are few and take what memory takes.
+  constexpr int kBlocksEach = N * Parts > 4 ? 2 : sizeof(T) == 4 ? 6 : 3;
+  constexpr int64_t kBlocks = int64_t{kBlocksEach} * kHaloProcessors;
   const dim3 grid(stepping_blocks(p.tiles, 1, std::max<int64_t>(1, kBlocks / tiles)),
                   static_cast<unsigned>(tiles));
-  launch_overlapping(cuda, {.grid = grid, .threads = 256, .shared_bytes = shared},
-                     conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
+  launch_kernel(cuda, {.grid = grid, .threads = 256, .shared_bytes = shared},
+                conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
 }
 
 // A block for each slice and M * 16 channels, with room for their tiles or their sums.

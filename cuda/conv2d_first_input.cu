@@ -43,10 +43,10 @@ void input_plain(Cuda& cuda, const GatherCall& call) {
 template <class T, bool Split, int Channels>
 void input_tensor(Cuda& cuda, const FirstInputTensor& p, const LaunchShape& shape) {
   constexpr int kLeast = static_cast<int>(sizeof(T));  // steps of up to 32 channels
-  launch_overlapping(cuda, shape,
-                     p.k <= 32 ? conv2d_first_input_tensor<T, Channels, kLeast, Split>
-                               : conv2d_first_input_tensor<T, Channels, 2 * kLeast, Split>,
-                     p);
+  launch_kernel(cuda, shape,
+                p.k <= 32 ? conv2d_first_input_tensor<T, Channels, kLeast, Split>
+                          : conv2d_first_input_tensor<T, Channels, 2 * kLeast, Split>,
+                p);
 }
 
 template <class T, bool Split>

@@ -7,7 +7,6 @@
 
 #include "cuda/conv2d_first_input.cuh"
 #include "cuda/device/split_tf32.cuh"
-#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -227,8 +226,6 @@ __global__ void __launch_bounds__(256, 2)
     }
     commit_copies();
   };
-  wait_for_previous_kernel();
-  start_next_kernel();
   copy(begin, 0);
   copy(begin + p.rows, 1);
   const Weights weights(p, reinterpret_cast<T*>(z), dynamic_shared());

@@ -3,7 +3,6 @@
 
 #include "cuda/conv2d_first.cuh"
 #include "cuda/device/stream.cuh"
-#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -206,11 +205,9 @@ __global__ void __launch_bounds__(256, N* Parts > 4 ? 2 : 3)
   T* const x_tiles = reinterpret_cast<T*>(table + pixels);
   FirstInput<T, Channels> input(p);
   int tile = blockIdx.x;
-  fill_first_table<Channels>(p, table, pixels);
-  wait_for_previous_kernel();
-  start_next_kernel();
   input.start(tile);
   fill_first_weights<T, Channels, Steps>(p, weights, blockIdx.y * kColumns, kColumns);
+  fill_first_table<Channels>(p, table, pixels);
   input.finish(tile, x_tiles);
   __syncthreads();
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % Parts * N * 8;

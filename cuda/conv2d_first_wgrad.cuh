@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_first_tensor.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 

@@ -50,13 +50,11 @@ __global__ void __launch_bounds__(Warps * 32)
     commit_copies();
   };
 
-  fill_halo_tables(p, p.tile.images > 1 ? h.outputs : p.tile.rows, kPitch, pixels, padded, sources,
-                   targets);
-  wait_for_previous_kernel();
-  start_next_kernel();
   load(blockIdx.x, 0);
   fill_halo_weights<T, Steps, Taps, Split>(p, h, w, weights, weight_pitch, block_columns, column0,
                                            group);
+  fill_halo_tables(p, p.tile.images > 1 ? h.outputs : p.tile.rows, kPitch, pixels, padded, sources,
+                   targets);
   for (int tile = blockIdx.x, turn = 0; tile < p.tiles; tile += gridDim.x, ++turn) {
     if (p.stages == 2) {
       load(tile + gridDim.x, (turn + 1) % 2);
@@ -93,11 +91,11 @@ void launch_halo_gather(Cuda& cuda, const HaloGatherPlan& plan) {
   const LaunchShape shape{
       .grid = grid, .threads = kHaloWarps * 32, .shared_bytes = static_cast<size_t>(plan.shared)};
   if (plan.three_by_three) {
-    launch_overlapping(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,
-                       plan.shape);
+    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 3, Split>,
+                  plan.shape);
   } else {
-    launch_overlapping(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0, Split>,
-                       plan.shape);
+    launch_kernel(cuda, shape, conv2d_halo_gather<T, kM, N, Steps, kHaloWarps, 0, Split>,
+                  plan.shape);
   }
 }
 

@@ -69,7 +69,6 @@ struct ShiftTiles {
   // A copying thread: the weights, which the previous kernel writes.
   __device__ __forceinline__ void copy_weights() const {
     wait_for_previous_kernel();
-    start_next_kernel();
     uint32_t to = base;
     for (int row = 0; row < p.slices * p.taps_h; ++row) {
       const SharedBarrier arrived = weights_full(row);

@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   Stages stages;
   stages.open();
   wait_for_previous_kernel();
-  start_next_kernel();
   const int slices = p.channels / Stages::kDepth;
   int index = 0;  // of the part
   const auto part_of = [&](int64_t tile) -> const WgmmaPart& {

@@ -22,7 +22,6 @@ constexpr int kTurn = 32;  // sides of the blocks' tiles
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     conv2d_pack_wgmma_weights(const __grid_constant__ WgmmaWeights p) {
-  wait_for_previous_kernel();
   start_next_kernel();
   constexpr int kPitch = kTurn + (sizeof(T) == 2 ? 2 : 1), kWarps = kThreads / kTurn;
   __shared__ T tile[kTurn * kPitch];
@@ -96,7 +95,7 @@ void pack_wgmma_weights(Cuda& cuda, DType dtype, const WgmmaWeights& p) {
   visit(Floating{}, dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const dim3 grid(exact_blocks(blocks, "conv2d"), static_cast<unsigned>(p.part_count));
-    launch_overlapping(cuda, {.grid = grid, .threads = kThreads}, conv2d_pack_wgmma_weights<T>, p);
+    launch_kernel(cuda, {.grid = grid, .threads = kThreads}, conv2d_pack_wgmma_weights<T>, p);
   });
 }
 
