@@ -182,6 +182,31 @@ TEST(Derivation, HalfPrecisionByExample) {
   }
 }
 
+// Two values that are close: mu has lost digits that rstd enlarges.
+TEST(Derivation, InvariantsHoldForSmallSpreads) {
+  const Setting setting{.layer = Layer::layer_norm, .axes = 1};
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Inputs in = draw_inputs(setting, {8, 1, 1, 2}, seed);
+    in.x = in.x.clone().add_(Tensor::full({1}, static_cast<double>(seed), in.x.options()));
+    for (const Invariant& one : derive(setting, in).invariants)
+      EXPECT_TRUE(one.holds()) << seed << ": " << one.value << ", at most " << one.bound;
+  }
+}
+
+// Of a column whose terms cancel, beside others.
+TEST(Derivation, TheScalingOfColumnsHoldsForEach) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    for (const int64_t c : {1, 2, 5}) {
+      for (const double beta : {0.0, 0.75, 5.0}) {
+        const Setting setting{.layer = Layer::local_response_norm, .size = 3, .beta = beta};
+        const Inputs in = draw_inputs(setting, {2, c, 4}, seed);
+        const Invariant one = derive(setting, in).invariants.at(0);
+        EXPECT_TRUE(one.holds()) << seed << ": " << one.value << ", at most " << one.bound;
+      }
+    }
+  }
+}
+
 // One row of equal values without eps: its NaN is not lost among the rows that are right.
 TEST(Derivation, NanIsNeitherEqualNorDoesItHold) {
   const Setting setting{.layer = Layer::layer_norm, .eps = 0};

@@ -43,6 +43,21 @@ Tensor windows_of(const Setting& setting, int64_t c) {
 
 }  // namespace
 
+void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
+                   const Values& bounds) {
+  Invariant worst{std::move(text), std::move(why), 0, 0};
+  double share = -1;
+  for (size_t s = 0; s < sums.size(); ++s) {
+    const double value = std::abs(sums[s]);
+    if (!std::isnan(share) && !(value / bounds[s] <= share)) {
+      share = value / bounds[s];
+      worst.value = value;
+      worst.bound = bounds[s];
+    }
+  }
+  out.invariants.push_back(worst);
+}
+
 const Step& Derivation::step(std::string_view name) const {
   const auto found = std::ranges::find(steps, name, &Step::name);
   check(found != steps.end(), to_string(setting.layer), "has no step ", name);

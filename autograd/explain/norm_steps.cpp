@@ -171,32 +171,19 @@ void add_backward(Derivation& out, const Layout& layout, const NormValues& v,
                "A sum over all elements that share the beta.", library.dbeta, "dbeta");
 }
 
-// The invariant at the set where it is nearest to its bound.
-void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
-                   const Values& bounds) {
-  Invariant worst{std::move(text), std::move(why), 0, 0};
-  double share = -1;
-  for (size_t s = 0; s < sums.size(); ++s) {
-    const double value = std::abs(sums[s]);
-    if (!std::isnan(share) && !(value / bounds[s] <= share)) {
-      share = value / bounds[s];
-      worst.value = value;
-      worst.bound = bounds[s];
-    }
-  }
-  out.invariants.push_back(worst);
-}
-
 void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, const Values& dx) {
   if (out.setting.is_evaluation()) return;
-  Values largest(static_cast<size_t>(layout.sets), 1e-300);
+  // Of the terms, and of x in units of its spread: what mu loses of x, xhat has times rstd.
+  Values largest(static_cast<size_t>(layout.sets), 1e-300), reach(largest.size(), 1);
   for (size_t i = 0; i < v.direct.size(); ++i) {
-    double& scale = largest[at(layout.set, i)];
-    scale =
-        std::max({scale, std::abs(v.direct[i]), std::abs(v.mean[i]), std::abs(v.projection[i])});
+    const size_t s = at(layout.set, i);
+    largest[s] = std::max(
+        {largest[s], std::abs(v.direct[i]), std::abs(v.mean[i]), std::abs(v.projection[i])});
+    reach[s] = std::max(reach[s], std::abs(v.x[i]) * v.rstd[s]);
   }
   const Values rounding = each(largest.size(), [&](size_t s) {
-    return rounding_bound(layout.m, largest[s] * std::sqrt(static_cast<double>(layout.m)));
+    return rounding_bound(layout.m,
+                          largest[s] * reach[s] * std::sqrt(static_cast<double>(layout.m)));
   });
   const double m = static_cast<double>(layout.m);
   if (out.setting.has_mean()) {

@@ -6,25 +6,24 @@
 namespace gradus::explain {
 namespace {
 
-// Scaling a whole column scales y, but for k: Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom).
-Invariant scaling(const Derivation& out, const Layout& layout, const Values& dx,
-                  const Values& products, const Values& denom) {
+// Scaling a whole column scales y, but for k: Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom). Both
+// sides add up terms of dy·y and of that share of it; beta enlarges the rounding of denom.
+void add_scaling(Derivation& out, const Layout& layout, const Values& dx, const Values& products,
+                 const Values& denom) {
   const Values x = out.inputs.x.to_vector<double>();
   const Setting& o = out.setting;
   Values terms(x.size()), sizes(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    const double expected = products[i] * (1 - 2 * o.beta * (denom[i] - o.k) / denom[i]);
-    terms[i] = x[i] * dx[i] - expected;
-    sizes[i] = std::abs(x[i] * dx[i]) + std::abs(expected);
+    const double share = 2 * o.beta * (denom[i] - o.k) / denom[i];
+    terms[i] = x[i] * dx[i] - products[i] * (1 - share);
+    sizes[i] = 2 * std::abs(products[i]) * (1 + share);
   }
   const Values sums = sum_over_sets(layout, terms), scales = sum_over_sets(layout, sizes);
-  Invariant worst{"Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom) over each column",
-                  "Both say how far scaling the whole column moves the loss.", 0, 0};
-  for (size_t s = 0; s < sums.size(); ++s) {
-    worst.value = std::max(worst.value, std::abs(sums[s]));
-    worst.bound = std::max(worst.bound, rounding_bound(layout.m * o.size, scales[s] + 1e-300));
-  }
-  return worst;
+  add_invariant(out, "Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom) over each column",
+                "Both say how far scaling the whole column moves the loss.", sums,
+                each(sums.size(), [&](size_t s) {
+                  return rounding_bound(layout.m * o.size, (1 + o.beta) * scales[s] + 1e-300);
+                }));
 }
 
 }  // namespace
@@ -83,8 +82,8 @@ void derive_response(Derivation& out, const Layout& layout, const Library& libra
                "dx = direct + neighbours", "x acts through its own numerator and all denominators.",
                library.dx, "dx");
   out.saved.push_back({"x", out.inputs.x, "The denominators are computed from it again."});
-  out.invariants.push_back(scaling(out, layout, library.dx.to_vector<double>(),
-                                   each(count, [&](size_t i) { return dy[i] * y[i]; }), denom));
+  add_scaling(out, layout, library.dx.to_vector<double>(),
+              each(count, [&](size_t i) { return dy[i] * y[i]; }), denom);
   out.notes.push_back(
       "An even size reaches one channel further down than up; the mirrored window of the backward "
       "one further up than down.");

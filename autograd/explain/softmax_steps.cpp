@@ -42,19 +42,17 @@ void derive_softmax(Derivation& out, const Layout& layout, const Library& librar
   const Values gradient = library.dx.to_vector<double>();
   const Values sums = sum_over_sets(layout, gradient),
                ones = sum_over_sets(layout, library.y.to_vector<double>());
-  Invariant no_shift{"Σ dx = 0 over the channels",
-                     "Adding one number to all channels changes nothing.", 0,
-                     rounding_bound(layout.m, 1)};
-  Invariant unit{"Σ y = 1 over the channels", "y is a distribution.", 0,
-                 rounding_bound(layout.m, 1)};
-  double scale = 0;
-  for (const double value : dy) scale = std::max(scale, std::abs(value));
-  no_shift.bound *= 2 * scale + 1e-300;
-  for (size_t s = 0; s < sums.size(); ++s) {
-    no_shift.value = std::max(no_shift.value, std::abs(sums[s]));
-    unit.value = std::max(unit.value, std::abs(ones[s] - 1));
+  Values largest(sums.size(), 1e-300);
+  for (size_t i = 0; i < count; ++i) {
+    double& scale = largest[at(layout.set, i)];
+    scale = std::max(scale, std::abs(dy[i]));
   }
-  out.invariants = {unit, no_shift};
+  add_invariant(out, "Σ y = 1 over the channels", "y is a distribution.",
+                each(ones.size(), [&](size_t s) { return ones[s] - 1; }),
+                Values(ones.size(), rounding_bound(layout.m, 1)));
+  add_invariant(
+      out, "Σ dx = 0 over the channels", "Adding one number to all channels changes nothing.", sums,
+      each(sums.size(), [&](size_t s) { return rounding_bound(layout.m, 2 * largest[s]); }));
   out.notes.push_back("The backward starts from y alone: x and max are not saved.");
 }
 

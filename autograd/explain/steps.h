@@ -76,6 +76,10 @@ class StepList {
   Phase phase_;
 };
 
+// `sums`, which should be 0 up to `bounds`, at the set where they are nearest to them.
+void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
+                   const Values& bounds);
+
 // Each fills steps, saved, invariants and notes.
 void derive_norm(Derivation& out, const Layout& layout, const Library& library);
 void derive_response(Derivation& out, const Layout& layout, const Library& library);
