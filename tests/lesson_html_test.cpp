@@ -132,6 +132,21 @@ TEST(LessonData, InputsOfOnesOwn) {
       cli::lesson_data(setting, {.x = Tensor::zeros({2, 4, 100}, {.dtype = DType::f64})}, 0));
 }
 
+// Checks hold for values of any size.
+TEST(LessonData, LargeAndSmallValuesOfOnesOwn) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::batch_norm}) {
+    const Setting setting{.layer = layer, .eps = 0};
+    const Tensor x = explain::draw_inputs(setting, {4, 5}, 3).x;
+    for (const double scale : {1e-4, 1.0, 1e6}) {
+      Tensor scaled = x.clone();
+      scaled.mul_(scale);
+      const json data = cli::lesson_data(setting, {.x = scaled}, 3);
+      for (const json& check : variant_at(data["variants"], data["start"])["checks"])
+        EXPECT_TRUE(check["ok"].get<bool>()) << scale << check;
+    }
+  }
+}
+
 TEST(LessonData, DrawsWhatFitsTheOptions) {
   const Setting group{.layer = Layer::group_norm, .groups = 4};
   EXPECT_EQ(cli::lesson_data(group, {}, 0)["start"]["groups"], 4);

@@ -9,13 +9,30 @@
 namespace gradus::explain {
 namespace {
 
+// How far values lie from their mean, as a power of two; 1 where they are all equal.
+double spread(const Values& values) {
+  const double n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (const double value : values) sum += value;
+  for (const double value : values) squares += (value - sum / n) * (value - sum / n);
+  return squares > 0 ? std::ldexp(1.0, std::ilogb(std::sqrt(squares / n))) : 1;
+}
+
+double largest_or_one(const Tensor& tensor) {
+  double largest = 1;
+  for (const double value : tensor.to_vector<double>())
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
 // The forward's gradient by central differences, with respect to one of its inputs. Values of f64
-// near 1 are best moved by about 2^-17, where rounding and the neglected third derivative balance.
+// are best moved by about 2^-17 of their spread, where rounding and the neglected third derivative
+// balance.
 Tensor differences(const Setting& setting, const Inputs& inputs, Tensor Inputs::*which) {
   Inputs moved = inputs;
   moved.*which = (inputs.*which).clone();
   return finite_differences([&] { return library_forward(setting, moved); }, moved.*which,
-                            inputs.dy, 0x1p-17);
+                            inputs.dy, 0x1p-17 * spread((inputs.*which).to_vector<double>()));
 }
 
 void add_gradient(Derivation& out, std::string name, const Tensor& value, Tensor Inputs::*which) {
@@ -57,6 +74,9 @@ void add_invariant(Derivation& out, std::string text, std::string why, const Val
   }
   out.invariants.push_back(worst);
 }
+
+double Step::bound() const { return 1e-9 * largest_or_one(value); }
+double Gradient::bound() const { return 1e-6 * largest_or_one(value); }
 
 const Step& Derivation::step(std::string_view name) const {
   const auto found = std::ranges::find(steps, name, &Step::name);

@@ -35,6 +35,7 @@ struct Step {
   Tensor value;
   std::string against = {};  // what gradus has of the same: "saved mean"; empty where nothing
   double difference = 0;     // the largest difference from it
+  double bound() const;      // of it: 1e-9 of the largest value, or of 1
 };
 
 // A tensor that the forward keeps for the backward.
@@ -49,7 +50,8 @@ struct Gradient {
   std::string name;  // "dx", "dgamma", "dbeta"
   Tensor value;
   Tensor finite;
-  double difference;  // the largest between the two
+  double difference;     // the largest between the two
+  double bound() const;  // of it: 1e-6 of the largest value, or of 1
 };
 
 // Something that holds for every set. value: the largest magnitude of what should be 0, at the set

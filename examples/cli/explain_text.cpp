@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "examples/cli/grid.h"
@@ -97,9 +98,10 @@ void write_steps(TextPage& page, const Derivation& d, Phase phase) {
     page.paragraph(step.why);
     page.block("", grid(step.value));
     if (step.against.empty()) continue;
-    const std::string_view verdict = std::isnan(step.difference)  ? "not finite"
-                                     : step.difference < kPrinted ? "equal"
-                                                                  : "NOT EQUAL";
+    const bool equal = step.difference < std::max(kPrinted, step.bound());
+    const std::string_view verdict = std::isnan(step.difference) ? "not finite"
+                                     : equal                     ? "equal"
+                                                                 : "NOT EQUAL";
     page.line(fmt::format("{}: gradus's {} (difference {})", verdict, step.against,
                           magnitude(step.difference)));
   }
