@@ -100,7 +100,7 @@ std::string differences(const Line& line) {
   return text;
 }
 
-// "0.123 (45 %)" of the row that takes longest.
+// "0.123  45%" of the row that takes longest.
 std::string time_text(const Line& line, Device device, CompareDirection direction) {
   const CompareTime* longest = nullptr;
   for (const CompareRow* row : line.rows) {
