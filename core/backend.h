@@ -53,6 +53,10 @@ void copy_bytes(Cuda&, void* to, const void* from, size_t bytes);
 std::function<void()> record_step(Cpu&, const std::function<void()>& step);
 std::function<void()> record_step(Cuda&, const std::function<void()>& step);
 
+// Runs task(0) ... task(count - 1), each once, on the context's threads: for work on values of the
+// host that is no op.
+void run_parallel(Cpu&, int64_t count, const std::function<void(int64_t)>& task);
+
 template <class B>
 concept Backend = requires(B& backend, void* to, const void* from,
                            const std::function<void()>& step) {

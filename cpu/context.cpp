@@ -204,5 +204,8 @@ void copy_bytes(Cpu&, void* to, const void* from, size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 std::function<void()> record_step(Cpu&, const std::function<void()>&) { return {}; }
+void run_parallel(Cpu& context, int64_t count, const std::function<void(int64_t)>& task) {
+  context.parallel(count, task);
+}
 
 }  // namespace gradus

@@ -30,12 +30,16 @@ double sign_of(uint64_t stream, uint64_t counter) {
   return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0) | (~bits & kSign));
 }
 
-// Of an operand in f64 on the CPU: a copy in which `change(i, value)` has changed each value.
+// Of an operand in f64 on the CPU: a copy in which `change(i, value)`, called on several threads,
+// has changed each value.
 template <class F>
 Tensor changed(const Tensor& operand, const F& change) {
   Tensor result = operand.detach().clone().contiguous();
   double* values = result.raw().as<double>();
-  for (size_t i = 0, n = static_cast<size_t>(result.numel()); i < n; ++i) change(i, values[i]);
+  map_parts(static_cast<size_t>(result.numel()), [&](size_t i, size_t end) {
+    for (; i < end; ++i) change(i, values[i]);
+    return end;
+  });
   return result.contiguous(operand.options().format);
 }
 
@@ -74,10 +78,8 @@ void raise(std::vector<double>& scales, const std::vector<Tensor>& from,
   for (size_t i = 0; i < scales.size(); ++i) {
     if (!from[i].defined() || !to[i].defined() || !is_floating(from[i].dtype())) continue;
     const Numbers a(from[i]), b(to[i]);
-    double move = 0;
-    for (size_t k = 0; k < a.size(); ++k) {
-      if (std::isfinite(a[k] - b[k])) move = std::max(move, std::abs(a[k] - b[k]));
-    }
+    const double move = largest_of(
+        a.size(), [&](size_t k) { return std::isfinite(a[k] - b[k]) ? std::abs(a[k] - b[k]) : 0; });
     if (move <= most * largest_size(a)) scales[i] = std::max(scales[i], move / kNudge);
   }
 }
@@ -193,16 +195,19 @@ Side side_of(const Tensor& upstream, const Numbers& y, const Numbers& high, cons
   Side side;
   long double slope = 0;
   double squares = 0;
-  side.dy = changed(upstream, [&](size_t i, double& dy) {
+  Tensor without_corners = upstream.detach().clone().contiguous();
+  double* const dy = without_corners.raw().as<double>();
+  for (size_t i = 0; i < y.size(); ++i) {
     const double first = high[i] - low[i], second = high[i] - 2 * y[i] + low[i];
     const double noise = kRounding * std::abs(y[i]);
     if (!(std::abs(second) <= kCorner * std::max(std::abs(first), typical) + noise)) {  // NaN too
-      dy = 0, side.has_corners = true;
-      return;
+      dy[i] = 0, side.has_corners = true;
+      continue;
     }
-    slope += static_cast<long double>(dy) * first / 2;
-    squares += (dy * noise) * (dy * noise);
-  });
+    slope += static_cast<long double>(dy[i]) * first / 2;
+    squares += (dy[i] * noise) * (dy[i] * noise);
+  }
+  side.dy = without_corners.contiguous(upstream.options().format);
   side.slope = static_cast<double>(slope);
   side.rounding = std::sqrt(squares);
   return side;
