@@ -151,14 +151,17 @@ Worst compare_input(const Tensor& x, size_t i, const Values& got, const Values& 
 }  // namespace
 
 Tensor finite_differences(const std::function<Tensor()>& f, const Tensor& x, const Tensor& dy,
-                          double h) {
-  check(h > 0, "finite_differences", "the step h must be positive, got ", h);
+                          std::span<const double> h) {
+  check(std::ssize(h) == x.numel(), "finite_differences", "expected ", x.numel(), " steps, got ",
+        h.size());
+  for (const double step : h)
+    check(step > 0, "finite_differences", "a step must be positive, got ", step);
   check(x.dtype() == DType::f64, "finite_differences", "expected an f64 input, got ", x);
   const NoGradGuard no_grad;
   const Values upstream = dy.to_vector<double>();
   Values differences(static_cast<size_t>(x.numel()));
   for (size_t k = 0; k < differences.size(); ++k) {
-    differences[k] = central_difference(f, x, static_cast<int64_t>(k), upstream, h);
+    differences[k] = central_difference(f, x, static_cast<int64_t>(k), upstream, h[k]);
   }
   return Tensor::from_vector(differences, x.shape(), {.dtype = DType::f64, .device = x.device()});
 }
@@ -180,7 +183,8 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
   double worst_share = -1.0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& x = inputs[i];
-    const Values expected = finite_differences(f, x, dy, options.h).to_vector<double>();
+    const Values steps(static_cast<size_t>(x.numel()), options.h);
+    const Values expected = finite_differences(f, x, dy, steps).to_vector<double>();
     const Values got = grads[i] ? grads[i].to_vector<double>() : Values(expected.size(), 0.0);
     const Worst worst = compare_input(x, i, got, expected, options, result);
     if (worst.share > worst_share) {

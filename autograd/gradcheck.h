@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
                           const GradcheckOptions& options = {});
 
 // Those differences for each element of x, which is f64, stores each element once and is changed in
-// place meanwhile: the gradient that Σ dy·f should have with respect to x.
+// place meanwhile: the gradient that Σ dy·f should have with respect to x. h: the step of each
+// element. Throws invalid_argument for another dtype of x, or for other steps.
 Tensor finite_differences(const std::function<Tensor()>& f, const Tensor& x, const Tensor& dy,
-                          double h = 1e-6);
+                          std::span<const double> h);
 
 }  // namespace gradus

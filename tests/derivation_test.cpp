@@ -207,6 +207,37 @@ TEST(Derivation, TheScalingOfColumnsHoldsForEach) {
   }
 }
 
+// Features of very different sizes, and a set of one value that f64 rounds.
+TEST(Derivation, DifferencesAreTakenAtTheSizeOfEachSet) {
+  for (const Layer layer : {Layer::batch_norm, Layer::instance_norm}) {
+    for (const bool training : {true, false}) {
+      const Setting setting{.layer = layer, .training = training};
+      Inputs in = draw_inputs(setting, {3, 3, 4}, 0);
+      std::vector<double> x = in.x.to_vector<double>();
+      const double sizes[] = {1e-3, 1, 1e6};
+      for (size_t i = 0; i < x.size(); ++i) x[i] *= sizes[i / 4 % 3];
+      in.x = Tensor::from_vector(x, {3, 3, 4});
+      for (const Gradient& one : derive(setting, in).gradients)
+        EXPECT_LE(one.difference, one.bound()) << one.name << (training ? "" : " in evaluation");
+    }
+  }
+  const Setting setting{.layer = Layer::layer_norm, .eps = 1};
+  const Tensor x = Tensor::full({2, 3}, 0.1, {.dtype = DType::f64});
+  for (const Gradient& one : derive(setting, {.x = x}).gradients)
+    EXPECT_LE(one.difference, one.bound()) << one.name;
+}
+
+// A dy whose terms overflow: what is infinite proves nothing, as its bound is infinite, too.
+TEST(Derivation, WhatOverflowsDoesNotHold) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::softmax2d}) {
+    const Setting setting{.layer = layer};
+    Inputs in = draw_inputs(setting, {2, 4, 3}, 0);
+    in.dy = Tensor::full({2, 4, 3}, 1.7e308, {.dtype = DType::f64});
+    const std::vector<Invariant> all = derive(setting, in).invariants;
+    EXPECT_FALSE(all.back().holds()) << all.back().value << ", at most " << all.back().bound;
+  }
+}
+
 // One row of equal values without eps: its NaN is not lost among the rows that are right.
 TEST(Derivation, NanIsNeitherEqualNorDoesItHold) {
   const Setting setting{.layer = Layer::layer_norm, .eps = 0};

@@ -9,13 +9,21 @@
 namespace gradus::explain {
 namespace {
 
-// How far values lie from their mean, as a power of two; 1 where they are all equal.
-double spread(const Values& values) {
-  const double n = static_cast<double>(values.size());
-  double sum = 0, squares = 0;
-  for (const double value : values) sum += value;
-  for (const double value : values) squares += (value - sum / n) * (value - sum / n);
-  return squares > 0 ? std::ldexp(1.0, std::ilogb(std::sqrt(squares / n))) : 1;
+// Of each value, how far those of its group lie from their mean, as a power of two; 1 where they
+// are all equal.
+Values spreads(const Values& values, const Members& groups) {
+  Values result(values.size(), 1);
+  for (const std::vector<size_t>& group : groups) {
+    const auto [least, most] = std::ranges::minmax(group, {}, [&](size_t i) { return values[i]; });
+    if (values[least] == values[most]) continue;
+    const double n = static_cast<double>(group.size());
+    double sum = 0, squares = 0;
+    for (const size_t i : group) sum += values[i];
+    for (const size_t i : group) squares += (values[i] - sum / n) * (values[i] - sum / n);
+    if (!(squares > 0)) continue;
+    for (const size_t i : group) result[i] = std::ldexp(1.0, std::ilogb(std::sqrt(squares / n)));
+  }
+  return result;
 }
 
 double largest_or_one(const Tensor& tensor) {
@@ -27,17 +35,25 @@ double largest_or_one(const Tensor& tensor) {
 
 // The forward's gradient by central differences, with respect to one of its inputs. Values of f64
 // are best moved by about 2^-17 of their spread, where rounding and the neglected third derivative
-// balance.
-Tensor differences(const Setting& setting, const Inputs& inputs, Tensor Inputs::*which) {
+// balance: of that of their set where y is not linear in them, since sets may differ by any factor.
+Tensor differences(const Setting& setting, const Inputs& inputs, const Layout& layout,
+                   Tensor Inputs::*which) {
   Inputs moved = inputs;
-  moved.*which = (inputs.*which).clone();
-  return finite_differences([&] { return library_forward(setting, moved); }, moved.*which,
-                            inputs.dy, 0x1p-17 * spread((inputs.*which).to_vector<double>()));
+  Tensor& values = moved.*which;
+  values = values.clone();
+  const bool linear = which != &Inputs::x || setting.is_evaluation();
+  const std::vector<int64_t> one_group(static_cast<size_t>(values.numel()));
+  Values steps = spreads(values.to_vector<double>(),
+                         linear ? members_of(one_group, 1) : members_of(layout.set, layout.sets));
+  for (double& step : steps) step *= 0x1p-17;
+  return finite_differences([&] { return library_forward(setting, moved); }, values, inputs.dy,
+                            steps);
 }
 
-void add_gradient(Derivation& out, std::string name, const Tensor& value, Tensor Inputs::*which) {
+void add_gradient(Derivation& out, const Layout& layout, std::string name, const Tensor& value,
+                  Tensor Inputs::*which) {
   if (!value.defined()) return;
-  const Tensor finite = differences(out.setting, out.inputs, which);
+  const Tensor finite = differences(out.setting, out.inputs, layout, which);
   const double difference =
       largest_difference(value.to_vector<double>(), finite.to_vector<double>());
   out.gradients.push_back({std::move(name), value, finite, difference});
@@ -110,9 +126,9 @@ Derivation derive(const Setting& setting, Inputs inputs) {
     default:
       derive_norm(out, layout, library);
   }
-  add_gradient(out, "dx", library.dx, &Inputs::x);
-  add_gradient(out, "dgamma", library.dgamma, &Inputs::gamma);
-  add_gradient(out, "dbeta", library.dbeta, &Inputs::beta);
+  add_gradient(out, layout, "dx", library.dx, &Inputs::x);
+  add_gradient(out, layout, "dgamma", library.dgamma, &Inputs::gamma);
+  add_gradient(out, layout, "dbeta", library.dbeta, &Inputs::beta);
   out.half = half_note(setting, out.inputs, layout);
   return out;
 }

@@ -9,6 +9,7 @@
 // it stands how far it is from what gradus's own kernels give. All tensors are contiguous.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,7 @@ struct Invariant {
   std::string why;
   double value;
   double bound;
-  bool holds() const { return value <= bound; }
+  bool holds() const { return value <= bound && std::isfinite(bound); }
 };
 
 // What overflows in half precision, by example: f16 numbers as f64. Undefined tensors where
