@@ -77,12 +77,15 @@ TEST_F(CompareCli, EveryFunctionHasATime) {
             0);
   const Json json = report();
   std::map<std::string, size_t> times;
+  std::map<std::string, double> bytes;  // of the last direction: backward
   for (const Json& row : json["rows"]) {
     times[row["function"]] += row["times"].size();
+    for (const Json& time : row["times"]) bytes[row["function"]] = time["bytes"];
     EXPECT_NE(row["times"].empty(), row["values"].empty()) << row["case"];
   }
   EXPECT_EQ(times.size(), 13u);
   for (const auto& [function, count] : times) EXPECT_EQ(count, 2u) << function;
+  EXPECT_GE(bytes["div"], bytes["mul"]) << "the gradient of a divisor is part of it";
 }
 
 TEST_F(CompareCli, BeyondTheToleranceTheStatusIsOne) {

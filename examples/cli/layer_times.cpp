@@ -16,8 +16,8 @@ Tensor draw(const CaseInput& input, DType dtype, Device device) {
       .device = device,
       .format = input.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous};
   if (input.kind == CaseInput::Kind::label) return randint(0, input.classes, input.shape, options);
-  if (input.positive) return rand(input.shape, options, nullptr, 0.5, 1.5);
-  Tensor tensor = randn(input.shape, options, nullptr, input.mean, input.std);
+  Tensor tensor = input.positive ? rand(input.shape, options, nullptr, 0.5, 1.5)
+                                 : randn(input.shape, options, nullptr, input.mean, input.std);
   if (input.is_differentiable()) tensor.set_requires_grad(true);
   return tensor;
 }
