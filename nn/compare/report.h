@@ -16,8 +16,8 @@
 //    "tolerance": null,               a number where the caller gave one
 //    "reference": "cpu f64",          what all errors are against
 //    "missing": ["..."],              sentences: what could not be compared here, and why
-//    "ok": true,                      everything is within its tolerance, and no training ended
-//    early "ulp_edges": [0, 0.0625, 0.125, ..., 65536, null],
+//    "ok": true,                      within tolerance, all of it, and no training ended early
+//    "ulp_edges": [0, 0.0625, 0.125, ..., 65536, null],
 //                                     upper ends of the histograms' bins; the first is "exact", the
 //                                     last has no end and takes what is not finite
 //    "devices": [                     the CPU first, then CUDA where there is a GPU
@@ -33,7 +33,7 @@
 //      "function": "group_norm",      of an op: what of it is called ("gelu" of activation)
 //      "shape": [2, 6, 57, 59],       of x
 //      "dtype": "f32",                of x
-//      "reduction": 9,            the longest sum behind any value, which tolerances come from
+//      "reduction": 9,                the longest sum behind any value, which tolerances come from
 //      "ok": true,
 //      "values": [                    y, buffers, dx and the gradient of each parameter
 //       {"name": "dx",                "y", "running_mean", "dx", "dweight"; "x of 0.body" is what a
