@@ -13,7 +13,8 @@ constexpr size_t kMegabyte = size_t(1) << 20;
 
 TEST(HostAllocator, BlocksAreAlignedAndWritable) {
   HostAllocator allocator;
-  for (const size_t bytes : {size_t(1), size_t(1000), 5 * kMegabyte, 8 * kMegabyte}) {
+  for (const size_t bytes : {size_t(1), size_t(1000), kMegabyte / 8, 4 * kMegabyte - 1,
+                             4 * kMegabyte, 5 * kMegabyte, 8 * kMegabyte}) {
     void* data = allocator.allocate(bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 256, 0u);
     std::memset(data, 1, bytes);
