@@ -76,7 +76,6 @@ bool map_broadcast(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView
   const AnyView &whole = swapped ? b : a, &part = swapped ? a : b;
   const std::optional<Broadcast> by = plan_broadcast(plan, swapped ? 1 : 2);
   if (!by || pack_width(sizeof(T), {y.data, whole.data}, {}) != kFullPack<T>) return false;
-  if (plan.count == 0) return true;
   const unsigned blocks = stepping_blocks(ceil_div(plan.count, kFullPack<T>), kElementThreads);
   const auto launch = [&](auto kernel) {
     kernel<<<blocks, kElementThreads, 0, cuda.stream()>>>(y.as<T>(), whole.as<T>(), part.as<T>(),

@@ -44,9 +44,10 @@ struct Broadcast {
   FastDivisor repeat, period;
 };
 
-// The broadcast that the t-th tensor is, if it is one.
+// The broadcast that the t-th tensor is, if it is one; an empty walk has none.
 template <int N>
 std::optional<Broadcast> plan_broadcast(const StridedPlan<N>& plan, int t) {
+  if (plan.count == 0) return {};
   int64_t repeat = 1, period = 1;
   int axis = plan.rank - 1;
   for (; axis >= 0 && plan.strides[t][axis] == 0; --axis) repeat *= plan.extents[axis];

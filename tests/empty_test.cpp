@@ -75,6 +75,10 @@ TEST_P(EmptyTensors, D106_Elementwise) {
     expect_empty("log_softmax", shape, shape, [](const Tensor& x) { return log_softmax(x, 0); });
     expect_empty("broadcast", shape, shape,
                  [&](const Tensor& x) { return x + zeros({1}, x.dtype()); });
+    Shape column = shape;
+    column[shape.rank() - 1] = 1;
+    expect_empty("broadcast of a column", shape, shape,
+                 [&](const Tensor& x) { return x + zeros(column, x.dtype()); });
   }
 }
 

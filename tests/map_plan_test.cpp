@@ -72,6 +72,11 @@ TEST(MapPlan, OtherBroadcastsHaveNone) {
                           floats({4, 10}).slice(1, 0, 10, 2), floats({5, 4}).transpose(0, 1)}) {
     EXPECT_FALSE(plan_broadcast(plan_map_pair(y.raw(), y.raw(), b.raw()), 2)) << to_string(b);
   }
+  // Empty walks along the axis that repeats, and along the one that does not.
+  for (const Shape& shape : {Shape{2, 0}, Shape{0, 3}}) {
+    const Tensor empty = floats(shape), b = floats({shape[0], 1});
+    EXPECT_FALSE(plan_broadcast(plan_map_pair(empty.raw(), empty.raw(), b.raw()), 2));
+  }
   const Tensor gaps = floats({2, 3, 4, 6}).slice(3, 0, 5);
   EXPECT_FALSE(walks_flat(plan_map_pair(gaps.raw(), gaps.raw(), y.raw()), 0));
   EXPECT_TRUE(walks_flat(plan_map_pair(y.raw(), gaps.raw(), y.raw()), 0));
