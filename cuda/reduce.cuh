@@ -43,11 +43,13 @@ struct ReduceOutput {
 };
 
 // Merges the chunks of an output across the cluster whose blocks they are: `part` of the first
-// block is that of the output then, in the order of reduce_forward_chunks. All threads call.
+// block is that of the output then, in the order of reduce_forward_chunks. All threads call, after
+// cluster_meet_first().
 template <class F, class A>
 __device__ __forceinline__ void merge_cluster(PartOf<F, A>& part, int chunk, int chunks) {
   __shared__ A parts[F::kFields][kMaxCluster];
   const int thread = static_cast<int>(threadIdx.x);
+  cluster_meet_second();  // the first block has started, and so has its shared memory
   if (thread == 0) {
 #pragma unroll
     for (int k = 0; k < F::kFields; ++k) *in_block(&parts[k][chunk], 0) = part.v[k];
@@ -77,6 +79,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   const RowUnit of(plan);
+  if (plan.clustered) cluster_meet_first();
   const StridedOffsets<2> at = place_of(plan.kept, of.output);
   const T* from = x + at.at[0];
   PartOf<F, A> part = F::template identity<A>();
@@ -321,13 +324,13 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     launch_kernel(cuda, shape, reduce_forward_rows<F, N, T>, x, plan, output);
   }
   if (output.partial == nullptr) return;
-  if (plan.outputs <= kFewOutputs) {
-    launch_overlapping(cuda, {.grid = exact_blocks(plan.outputs, op), .threads = kWarp},
-                       reduce_forward_chunks<F, T>, plan, output);
-  } else {
+  if (merges_across(plan)) {
     const int64_t blocks = ceil_div(plan.outputs, kWarp);
     launch_overlapping(cuda, {.grid = exact_blocks(blocks, op), .threads = kReduceThreads},
                        reduce_forward_chunks_across<F, T>, plan, output);
+  } else {
+    launch_overlapping(cuda, {.grid = exact_blocks(plan.outputs, op), .threads = kWarp},
+                       reduce_forward_chunks<F, T>, plan, output);
   }
 }
 

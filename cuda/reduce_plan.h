@@ -106,7 +106,7 @@ inline constexpr int64_t kShortSet = 32;  // items below which threads work on o
 inline constexpr int64_t kWarpItems = 256;          // items up to which a warp is enough for a set,
 inline constexpr int64_t kManyWarpItems = 1024;     // or with many outputs; forward, with twice as
 inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
-inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any card of today,
+inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any current card,
 inline constexpr int64_t kFewBlocks = 256;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: threads that suffice for few rows,
@@ -299,9 +299,12 @@ bool steps_in_packs(const StridedPlan<N>& plan, int t, int64_t width,
   return fits;
 }
 
-// Outputs up to which a warp merges the chunks of one, else a block those of 32: loads of a warp
-// then lie side by side, but few outputs would meet few multiprocessors.
-inline constexpr int64_t kFewOutputs = 1024;
+// Whether a block merges the chunks of 32 outputs, else a warp those of one: loads of a warp then
+// lie side by side, but few outputs would meet few multiprocessors. Chunks of rows, which are a
+// cluster on cards that have them, merge in one order on all cards.
+inline bool merges_across(const ReducePlan<1>& plan) {
+  return plan.mapping == ReduceMapping::columns && plan.outputs > 1024;
+}
 
 // x and y as in core/ops/sum.h; x is not empty.
 inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {

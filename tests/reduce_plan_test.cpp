@@ -190,6 +190,16 @@ TEST(ReducePlans, ColumnsHaveEnoughThreads) {
   EXPECT_EQ(gradient.chunks, 4);
 }
 
+// Cards with clusters and cards without merge the chunks of a set along x in one order.
+TEST(ReducePlans, OnlyColumnsMergeAcrossOutputs) {
+  const ReducePlan<1> rows = plan_reduce(view({2000, 1 << 17}), view({2000, 1}));
+  EXPECT_EQ(rows.mapping, ReduceMapping::block_per_output);
+  EXPECT_EQ(rows.chunks, 2);
+  EXPECT_FALSE(merges_across(rows));
+  EXPECT_TRUE(merges_across(plan_reduce(view({1 << 16, 2000}), view({1, 2000}))));
+  EXPECT_FALSE(merges_across(plan_reduce(view({1 << 16, 1024}), view({1, 1024}))));
+}
+
 TEST(ReducePlans, AxesThatDoNotMerge) {
   const Shape large{256, 128, 56, 56};
   // Over n and h: 14336 rows of 7 packs, a tile for each of 128 channels; 64 rows for each thread.
