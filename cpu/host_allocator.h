@@ -1,5 +1,5 @@
-// The allocator of host memory. Blocks of 128 KB and more are kept when they are freed and handed out
-// again: the system would clear every page of a new one first.
+// The allocator of host memory. Blocks of 128 KB and more are kept when they are freed and handed
+// out again: the system would clear every page of a new one first.
 #pragma once
 
 #include <map>

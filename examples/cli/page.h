@@ -19,8 +19,8 @@ std::string make_page(std::string_view title, const nlohmann::json& data,
 // Writes it, whole or not at all; throws io.
 void write_page(const std::string& file, std::string_view page);
 
-// 9 significant digits: as many as f32 has, at half the size. "nan", "inf" and "-inf", which JSON has
-// no numbers for, are read back by page.js.
+// 9 significant digits: as many as f32 has, at half the size. "nan", "inf" and "-inf", which JSON
+// has no numbers for, are read back by page.js.
 nlohmann::json rounded(double value);
 
 }  // namespace gradus::cli
