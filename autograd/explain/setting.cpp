@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/explain/judge.h"
 #include "core/error.h"
 #include "core/random.h"
 
@@ -142,12 +143,15 @@ void check_input(const Setting& setting, std::string_view name, const Tensor& te
     check(false, to_string(setting.layer), name, " must be f64", shape, " on the CPU, got ", tensor,
           last_axis_hint(setting, x, tensor));
   }
-  const std::vector<double> values = tensor.to_vector<double>();
-  check(std::ranges::all_of(values, [](double value) { return std::isfinite(value); }),
-        to_string(setting.layer), name, " holds infinities or NaN, from which nothing can be told");
+  check_finite(setting, name, tensor);
 }
 
 }  // namespace
+
+void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor) {
+  check(!tensor.defined() || is_finite(tensor.to_vector<double>()), to_string(setting.layer), what,
+        " holds infinities or NaN, from which nothing can be told");
+}
 
 Inputs complete(const Setting& setting, Inputs inputs, uint64_t seed) {
   check(inputs.x.defined(), to_string(setting.layer), "there is no x");

@@ -76,9 +76,12 @@ Shape default_shape(const Setting& setting);
 // others in any layer's, so that leaving one out would be seen.
 inline constexpr uint64_t kExampleSeed = 7;
 
+// Throws for a tensor, if it is defined, that is not finite.
+void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor);
+
 // Draws what is undefined, in tenths, so that it can be typed elsewhere: no gamma equals another's
 // neighbour, no upstream is constant, running statistics are not those of x. Checks what is given:
-// f64, shapes. Only x must be defined.
+// f64, shapes, finite. Only x must be defined.
 Inputs complete(const Setting& setting, Inputs inputs, uint64_t seed);
 Inputs draw_inputs(const Setting& setting, const Shape& x, uint64_t seed);
 
