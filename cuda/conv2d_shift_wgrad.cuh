@@ -170,31 +170,38 @@ __device__ __forceinline__ void add_pair(uint32_t mail, int readers, const float
   uint32_t others;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(others) : "r"(own), "r"(rank ^ 1));
   asm volatile("bar.sync 1, %0;" : : "r"(readers * 32) : "memory");
+  float sums[4 * kHalf];
 #pragma unroll
   for (int j = 0; j < kHalf; ++j) {
-    const float *low = &c[4 * j], *high = &c[4 * (j + kHalf)];
+    float out[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float low = c[4 * j + i], high = c[4 * (j + kHalf) + i];
+      out[i] = rank == 0 ? high : low, sums[4 * j + i] = rank == 0 ? low : high;
+    }
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                  :
-                 : "r"(own + j * 384 * 16), "f"(rank == 0 ? high[0] : low[0]),
-                   "f"(rank == 0 ? high[1] : low[1]), "f"(rank == 0 ? high[2] : low[2]),
-                   "f"(rank == 0 ? high[3] : low[3])
+                 : "r"(own + j * 384 * 16), "f"(out[0]), "f"(out[1]), "f"(out[2]), "f"(out[3])
                  : "memory");
   }
   cluster_arrive();
   cluster_wait();
+  // All at once: each takes as long as a way to another multiprocessor and back.
+  float in[4 * kHalf];
 #pragma unroll
   for (int j = 0; j < kHalf; ++j) {
-    float sum[4];
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+                 : "=f"(in[4 * j]), "=f"(in[4 * j + 1]), "=f"(in[4 * j + 2]), "=f"(in[4 * j + 3])
                  : "r"(others + j * 384 * 16)
                  : "memory");
-    const float *low = &c[4 * j], *high = &c[4 * (j + kHalf)];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum[i] += rank == 0 ? low[i] : high[i];
-    store(static_cast<int>(rank) * kHalf + j, sum);
   }
-  cluster_arrive();
+  cluster_arrive();  // before the stores, for which it would wait
+#pragma unroll
+  for (int j = 0; j < kHalf; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) in[4 * j + i] += sums[4 * j + i];
+    store(static_cast<int>(rank) * kHalf + j, &in[4 * j]);
+  }
   cluster_wait();
 #endif
 }
@@ -251,12 +258,18 @@ __global__ void __launch_bounds__(ShiftWgradStages<3>::kThreads, 1)
     const int k = k0 + warp * 16 + lane / 4;  // and k + 8
     float* const out = p.partials + (static_cast<int64_t>(pair) * p.k + k) * 9 * p.channels +
                        group * 3 * p.channels + c0 + lane % 4 * 2;
-    add_pair(stages.at(0), bias ? stages.kReaders : stages.kMultipliers, c,
-             [&](int j, const float(&sum)[4]) {
-               float* const to = out + j / 8 * p.channels + j % 8 * 8;
-               if (k < p.k) store_pack(to, Pack<float, 2>{sum[0], sum[1]});
-               if (k + 8 < p.k) store_pack(to + 72 * p.channels, Pack<float, 2>{sum[2], sum[3]});
-             });
+    const auto store = [](float* to, float first, float second) {
+      asm volatile("st.global.v2.f32 [%0], {%1, %2};"
+                   :
+                   : "l"(to), "f"(first), "f"(second)
+                   : "memory");
+    };
+    const int readers = bias ? stages.kReaders : stages.kMultipliers;
+    add_pair(stages.at(0), readers, c, [&](int j, const float* sum) {
+      float* const to = out + j / 8 * p.channels + j % 8 * 8;
+      if (k < p.k) store(to, sum[0], sum[1]);
+      if (k + 8 < p.k) store(to + 72 * p.channels, sum[2], sum[3]);
+    });
   }
 #endif
 }
