@@ -128,8 +128,8 @@ struct FirstWgradProduct {
     const auto value = [&](int i, int j) {
       if constexpr (Whole) {
         return x[at[i] + offsets[j]];
-      } else if constexpr (sizeof(T) ==
-                           4) {  // loaded in either case: a branch would wait for each load
+      } else if constexpr (sizeof(T) == 4) {
+        // Loaded in either case: a branch would wait for each load.
         const T loaded = x[max(at[i], 0) + offsets[j]];
         return at[i] >= 0 ? loaded : T(0.0f);
       } else {
