@@ -5,9 +5,10 @@
 
 #include "cuda/check.h"
 #include "cuda/context.h"
+#include "cuda/device/pack_axes.h"
 #include "cuda/device/strided.cuh"
 #include "cuda/device/vector.cuh"
-#include "cuda/map_plan.h"
+#include "cuda/plan.h"
 #include "cuda/transpose.cuh"
 
 namespace gradus {
@@ -76,7 +77,7 @@ __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) 
 template <class Word, bool kRepeats>
 __global__ void __launch_bounds__(kElementThreads)
     copy_pack_axes(Word* __restrict__ y, const Word* __restrict__ x,
-                   const __grid_constant__ PackAxes axes, uint32_t packs) {
+                   const __grid_constant__ PackAxes<2> axes, uint32_t packs) {
   const uint32_t i = blockIdx.x * kElementThreads + threadIdx.x;
   if (i >= packs) return;
   const StridedOffsets<2> at = axes.offsets(i);
@@ -128,10 +129,10 @@ std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy&
 
 template <class Word, bool kRepeats>
 void copy_packed(Cuda& cuda, Word* y, const Word* x, const StridedPlan<2>& packs) {
-  if (PackAxes::take(packs)) {
+  if (PackAxes<2>::take(packs)) {
     copy_pack_axes<Word, kRepeats>
         <<<exact_blocks(ceil_div(packs.count, kElementThreads), "copy"), kElementThreads, 0,
-           cuda.stream()>>>(y, x, PackAxes(packs), static_cast<uint32_t>(packs.count));
+           cuda.stream()>>>(y, x, PackAxes<2>(packs), static_cast<uint32_t>(packs.count));
   } else {
     copy_packs<Word, kRepeats>
         <<<stepping_blocks(packs.count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(

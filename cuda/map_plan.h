@@ -74,32 +74,4 @@ inline Spread plan_spread(const Broadcast& by, const void* operand, int64_t elem
   return runs ? Spread::run : Spread::each;
 }
 
-// Where packs of a copy lie that are counted along up to four axes, the last the fastest.
-struct PackAxes {
-  static constexpr int kAxes = 4;
-  FastDivisor extents[kAxes];  // but for the first
-  int64_t y[kAxes] = {}, x[kAxes] = {};
-
-  static bool take(const StridedPlan<2>& packs) { return packs.rank <= kAxes && packs.small; }
-  PackAxes() = default;
-  explicit PackAxes(const StridedPlan<2>& packs) {
-    for (int axis = packs.rank - 1, to = kAxes - 1; axis >= 0; --axis, --to) {
-      extents[to] = packs.divisors[axis];
-      y[to] = packs.strides[0][axis];
-      x[to] = packs.strides[1][axis];
-    }
-  }
-  GRADUS_HD StridedOffsets<2> offsets(uint32_t i) const {
-    StridedOffsets<2> result{};
-    for (int axis = kAxes - 1; axis >= 0; --axis) {
-      const uint32_t rest = axis > 0 ? extents[axis].quotient(i) : 0;
-      const uint32_t at = i - rest * extents[axis].divisor;
-      result.at[0] += at * y[axis];
-      result.at[1] += at * x[axis];
-      i = rest;
-    }
-    return result;
-  }
-};
-
 }  // namespace gradus

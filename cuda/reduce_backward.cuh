@@ -2,6 +2,7 @@
 // set's gradients share computed once per thread.
 #pragma once
 
+#include "core/ops/reduce.h"
 #include "cuda/reduce.cuh"
 
 namespace gradus {
@@ -19,7 +20,7 @@ struct ReduceStatistics {
   const A* stat0;  // in acc_t
   const A* stat1;  // may be null
   double divisor;
-  bool packed;  // along the columns in steps of 1, and aligned for packs
+  bool packed = false;  // along the columns in steps of 1, and aligned for packs
 
   template <class F>
   __device__ __forceinline__ auto terms(int64_t at) const {
@@ -113,18 +114,47 @@ struct TermsOfColumns {
   }
 };
 
-// math:   dx = the gradient of each item of output o
+// math:   dx = the gradient of each element, a pack in a thread: of one output, or of N neighbours
+// grid:   1-D, in the order of dx
+// passes: 1
+// bytes:  fewest = actual: x read, dx written; dy and the statistics from the caches
+template <class F, bool kNeighbours, class T>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_backward_packs(T* dx, const T* x, const __grid_constant__ PackAxes<3> axes,
+                          uint32_t packs, const ReduceStatistics<T> statistics) {
+  using A = acc_t<T>;
+  constexpr int N = kReducePack<T>, kTerms = kNeighbours ? N : 1;
+  const uint32_t i = blockIdx.x * kReduceThreads + threadIdx.x;
+  if (i >= packs) return;
+  const StridedOffsets<3> at = axes.offsets(i);
+  const Pack<T, N> pack = load_pack_once<N>(x + at.at[1]);
+  typename F::template Terms<A> terms[kTerms];
+  if constexpr (kNeighbours) {
+    load_terms<F, N>(terms, statistics, at.at[2], 1);
+  } else {
+    terms[0] = statistics.template terms<F>(at.at[2]);
+  }
+  A values[N];
+  widen_pack(values, pack);
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+    values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+  const Raw<T, N> result = round_raw<T>(values);
+  __stcs(reinterpret_cast<uint4*>(dx + at.at[0]), result.word);  // L2 keeps what outputs share
+}
+
+// math:   dx = the gradient of each item of output o, where packs do not fit
 // grid:   1-D; plan.lanes threads per output, or a block per chunk of an output
 // passes: 1
 // bytes:  fewest = actual: x read, dx written
-template <class F, int N, class T>
+template <class F, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_backward_rows(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                          const ReduceStatistics<T> statistics) {
   const RowUnit of(plan);
   if (!of.is_inside) return;
   const StridedOffsets<3> at = place_of(plan.kept, of.output);
-  write_gradients<F, N>(dx + at.at[0], x + at.at[1], plan, of.begin + of.lane, of.end,
+  write_gradients<F, 1>(dx + at.at[0], x + at.at[1], plan, of.begin + of.lane, of.end,
                         TermsOfSet<F, T>{statistics, at.at[2]});
 }
 
@@ -148,15 +178,50 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 }
 
 template <class F, int N, class T>
-void launch_reduce_backward(Cuda& cuda, T* dx, const T* x, const ReducePlan<2>& plan,
-                            const ReduceStatistics<T>& statistics, std::string_view op) {
-  if (plan.mapping == ReduceMapping::columns) {
-    reduce_backward_columns<F, N>
-        <<<exact_blocks(plan.tiles * plan.chunks, op), column_threads(plan), 0, cuda.stream()>>>(
-            dx, x, plan, statistics);
+void launch_reduce_backward_columns(Cuda& cuda, T* dx, const T* x, const ReducePlan<2>& plan,
+                                    const ReduceStatistics<T>& statistics) {
+  reduce_backward_columns<F, N>
+      <<<exact_blocks(plan.tiles * plan.chunks, F::name), column_threads(plan), 0, cuda.stream()>>>(
+          dx, x, plan, statistics);
+}
+
+// Launches reduce_backward_packs if it takes these tensors, or returns false.
+template <class F, class T>
+bool launch_reduce_backward_packs(Cuda& cuda, const ReduceBackward& args,
+                                  ReduceStatistics<T> statistics) {
+  const auto order = plan_backward_packs(args.dx, args.x, args.dy);
+  if (!order) return false;
+  statistics.packed =
+      pack_width(sizeof(T), {args.dy.data, args.stat0.data, args.stat1.data}, {}) == kReducePack<T>;
+  if (order->neighbours && !statistics.packed) return false;
+  const auto packs = static_cast<uint32_t>(args.x.numel() / kReducePack<T>);
+  const unsigned blocks = exact_blocks(ceil_div(packs, kReduceThreads), F::name);
+  const auto kernel =
+      order->neighbours ? reduce_backward_packs<F, true, T> : reduce_backward_packs<F, false, T>;
+  kernel<<<blocks, kReduceThreads, 0, cuda.stream()>>>(args.dx.as<T>(), args.x.as<T>(), order->axes,
+                                                       packs, statistics);
+  return true;
+}
+
+template <class F, class T>
+void launch_reduce_backward(Cuda& cuda, const ReduceBackward& args,
+                            ReduceStatistics<T> statistics) {
+  if constexpr (kReducePack < T >> 1) {
+    if (launch_reduce_backward_packs<F, T>(cuda, args, statistics)) return;
+  }
+  T* dx = args.dx.as<T>();
+  const T* x = args.x.as<T>();
+  const ReducePlan<2> plan = plan_reduce_backward(args.dx, args.x, args.dy);
+  if (plan.mapping != ReduceMapping::columns) {
+    reduce_backward_rows<F>
+        <<<row_blocks(plan, F::name), kReduceThreads, 0, cuda.stream()>>>(dx, x, plan, statistics);
+  } else if (plan.packed) {
+    statistics.packed =
+        plan.column[2] == 1 && steps_in_packs(plan.kept, 2, kReducePack<T>,
+                                              {args.dy.data, args.stat0.data, args.stat1.data});
+    launch_reduce_backward_columns<F, kReducePack<T>>(cuda, dx, x, plan, statistics);
   } else {
-    reduce_backward_rows<F, N>
-        <<<row_blocks(plan, op), kReduceThreads, 0, cuda.stream()>>>(dx, x, plan, statistics);
+    launch_reduce_backward_columns<F, 1>(cuda, dx, x, plan, statistics);
   }
 }
 

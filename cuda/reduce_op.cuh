@@ -24,27 +24,16 @@ void reduce_op(Cuda& cuda, const ReduceForward& args) {
 
 template <class F>
 void reduce_op(Cuda& cuda, const ReduceBackward& args) {
-  const ReducePlan<2> plan = plan_reduce_backward(args.dx, args.x, args.dy);
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
     const bool exact = args.stat0.dtype == args.x.dtype;
-    const ReduceStatistics<T> statistics{
-        .dy = args.dy.as<T>(),
-        .exact = exact ? args.stat0.as<T>() : nullptr,
-        .stat0 = exact ? nullptr : args.stat0.as<A>(),
-        .stat1 = args.stat1.as<A>(),
-        .divisor = args.divisor(),
-        .packed = plan.column[2] == 1 &&
-                  steps_in_packs(plan.kept, 2, kReducePack<T>,
-                                 {args.dy.data, args.stat0.data, args.stat1.data})};
-    if (plan.packed) {
-      launch_reduce_backward<F, kReducePack<T>>(cuda, args.dx.as<T>(), args.x.as<T>(), plan,
-                                                statistics, F::name);
-    } else {
-      launch_reduce_backward<F, 1>(cuda, args.dx.as<T>(), args.x.as<T>(), plan, statistics,
-                                   F::name);
-    }
+    launch_reduce_backward<F, T>(cuda, args,
+                                 {.dy = args.dy.as<T>(),
+                                  .exact = exact ? args.stat0.as<T>() : nullptr,
+                                  .stat0 = exact ? nullptr : args.stat0.as<A>(),
+                                  .stat1 = args.stat1.as<A>(),
+                                  .divisor = args.divisor()});
   });
 }
 

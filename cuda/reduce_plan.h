@@ -4,10 +4,11 @@
 #pragma once
 
 #include <bit>
+#include <optional>
 
 #include "core/host_device.h"
 #include "core/view.h"
-#include "cuda/device/strided_plan.h"
+#include "cuda/device/pack_axes.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -109,9 +110,7 @@ inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
 inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any current card,
 inline constexpr int64_t kFewBlocks = 256;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
-inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: threads that suffice for few rows,
-inline constexpr int64_t kMostThreads = 1 << 19;    // and for many: as many as have
-inline constexpr int64_t kThreadRows = 64;          // so many rows
+inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: enough to fill any card of today
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
 inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread
 
@@ -203,7 +202,7 @@ ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
   ReduceAxes<X> axes = sort_axes<X>(xs, y);
   ReducePlan<X> plan;
   const int64_t width = reduce_pack(size_of(xs[0]->dtype));
-  plan.packed = width > 1 && take_packs<X>(axes, xs, width);
+  plan.packed = width > 1 && (X == 1 || axes.by_columns) && take_packs<X>(axes, xs, width);
   plan.kept = StridedPlan<X + 1>(axes.kept, axes.kept_strides);
   plan.reduced = StridedPlan<X>(axes.reduced, axes.reduced_strides);
   plan.outputs = y.numel();
@@ -314,10 +313,8 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
     // First several threads per column, then several blocks, in whole turns of eight rows.
     const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
     const int64_t packs = plan.kept.count * plan.column_slots;
-    const int64_t wanted = std::clamp(packs * items / detail::kThreadRows, detail::kWantedThreads,
-                                      detail::kMostThreads);
-    const int64_t most =
-        std::max(wanted / (packs * rows), ceil_div(items, rows * detail::kLongestRun));
+    const int64_t most = std::max(detail::kWantedThreads / (packs * rows),
+                                  ceil_div(items, rows * detail::kLongestRun));
     const int64_t turn = rows * detail::kLeastRows;
     detail::set_chunks(plan, turn, most, turn);
     plan.one_turn = plan.packed && plan.chunk_size == turn && items % turn == 0;
@@ -335,6 +332,44 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
     detail::set_chunks(plan, items, 1);
   }
   return plan;
+}
+
+// A gradient in packs in the order of dx: places in dx, x and y.
+struct BackwardPacks {
+  PackAxes<3> axes;
+  bool neighbours = false;  // a pack has neighbouring outputs, else one
+};
+
+// The packs of a gradient whose sets lie along the innermost axis, or across it along two axes or
+// more: along one, threads that share the outputs of a column are faster. Nothing if packs of 16
+// bytes do not fit.
+inline std::optional<BackwardPacks> plan_backward_packs(const AnyView& dx, const AnyView& x,
+                                                        const AnyView& y) {
+  const StridedPlan<3> plan(
+      dx.shape, {dx.strides, x.strides, broadcast_strides(y.shape, y.strides, dx.shape)});
+  const int64_t width = reduce_pack(size_of(dx.dtype));
+  const int last = plan.rank - 1;
+  if (width == 1 || last < 0 || plan.extents[last] % width != 0 || plan.strides[0][last] != 1 ||
+      plan.strides[1][last] != 1 || plan.strides[2][last] > 1 ||
+      pack_width(size_of(dx.dtype), {dx.data, x.data}, {}) != width) {
+    return {};
+  }
+  const bool neighbours = plan.strides[2][last] == 1;
+  int reduced = 0;
+  Shape extents;
+  std::array<Strides, 3> strides;
+  for (int axis = 0; axis <= last; ++axis) {
+    const int64_t unit = axis == last ? width : 1;
+    extents.append(plan.extents[axis] / unit);
+    reduced += plan.strides[2][axis] == 0;
+    for (size_t t = 0; t < 3; ++t) {
+      strides[t].append(plan.strides[t][axis] * unit);
+      if ((t < 2 || neighbours) && strides[t][axis] % width != 0) return {};
+    }
+  }
+  const StridedPlan<3> packs(extents, strides);
+  if (!PackAxes<3>::take(packs) || (neighbours && reduced < 2)) return {};
+  return BackwardPacks{PackAxes<3>(packs), neighbours};
 }
 
 // x and dx of one shape, y of the reduced one. Chunks are but shares of element-wise work.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/tensor.h"
+#include "cuda/device/pack_axes.h"
 
 namespace gradus {
 namespace {
@@ -24,8 +25,8 @@ TEST(MapPlan, PackAxesWalkAsThePlan) {
       Strides x = y;
       for (int axis = 0; axis < shape.rank(); ++axis) x[axis] = mask >> axis & 1 ? 0 : 3 * x[axis];
       const StridedPlan<2> plan(shape, {y, x});
-      ASSERT_TRUE(PackAxes::take(plan));
-      const PackAxes axes(plan);
+      ASSERT_TRUE(PackAxes<2>::take(plan));
+      const PackAxes<2> axes(plan);
       for (int64_t i = 0; i < plan.count; ++i) {
         const StridedOffsets<2> got = axes.offsets(static_cast<uint32_t>(i)),
                                 want = plan.offsets(i);

@@ -86,6 +86,29 @@ void expect_walks(const ReducePlan<X>& plan, int t, const Tensor& x, const Tenso
   }
 }
 
+// Every element of dx once, beside its x and its output, if packs fit at all; whether they do.
+bool expect_packs(const Tensor& dx, const Tensor& x, const Tensor& y) {
+  const auto packs = plan_backward_packs(dx.raw(), x.raw(), y.raw());
+  if (!packs) return false;
+  const int64_t width = reduce_pack(size_of(x.dtype()));
+  std::map<int64_t, std::pair<int64_t, int64_t>> got, want;
+  for (int64_t i = 0; i < x.numel() / width; ++i) {
+    const StridedOffsets<3> at = packs->axes.offsets(static_cast<uint32_t>(i));
+    EXPECT_TRUE(at.at[0] % width == 0 && at.at[1] % width == 0) << "an unaligned pack";
+    EXPECT_TRUE(!packs->neighbours || at.at[2] % width == 0) << "unaligned outputs";
+    for (int64_t j = 0; j < width; ++j)
+      got[at.at[0] + j] = {at.at[1] + j, at.at[2] + (packs->neighbours ? j : 0)};
+  }
+  const StridedPlan<3> all(
+      x.shape(), {dx.strides(), x.strides(), broadcast_strides(y.shape(), y.strides(), x.shape())});
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const StridedOffsets<3> at = all.offsets(i);
+    want[at.at[0]] = {at.at[1], at.at[2]};
+  }
+  EXPECT_EQ(got, want) << to_string(x);
+  return true;
+}
+
 // Each element of x, by its index, goes to the output with the same index on the kept axes.
 void expect_covers(const Tensor& x, const std::vector<int>& axes) {
   Shape kept = x.shape();
@@ -99,6 +122,7 @@ void expect_covers(const Tensor& x, const std::vector<int>& axes) {
   expect_steps<1>(backward);
   expect_walks(backward, 0, dx, y);
   expect_walks(backward, 1, x, y);
+  expect_packs(dx, x, y);
 }
 
 TEST(ReducePlans, CoversEveryElementOnce) {
@@ -143,7 +167,7 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   const ReducePlan<1> bias = plan_of({1 << 20, 32}, {1, 32});
   EXPECT_EQ(bias.mapping, ReduceMapping::columns);
   EXPECT_EQ(bias.block_x, 8);
-  EXPECT_EQ(bias.chunks, 512);  // 64 rows for each thread
+  EXPECT_EQ(bias.chunks, 256);
   // Whole turns of eight rows for each of 64 threads above each other; 256 blocks suffice.
   const ReducePlan<1> turns =
       plan_reduce(view({512 * 784, 32}, DType::bf16), view({1, 32}, DType::bf16));
@@ -202,21 +226,37 @@ TEST(ReducePlans, OnlyColumnsMergeAcrossOutputs) {
 
 TEST(ReducePlans, AxesThatDoNotMerge) {
   const Shape large{256, 128, 56, 56};
-  // Over n and h: 14336 rows of 7 packs, a tile for each of 128 channels; 64 rows for each thread.
+  // Over n and h: 14336 rows of 7 packs, a tile for each of 128 channels.
   const ReducePlan<1> columns =
       plan_reduce(view(large, DType::bf16), view({1, 128, 1, 56}, DType::bf16));
   EXPECT_EQ(columns.mapping, ReduceMapping::columns);
   EXPECT_TRUE(columns.packed);
   EXPECT_EQ(columns.block_x, 8);
   EXPECT_EQ(columns.tiles, 128);
-  EXPECT_EQ(columns.chunks, 7);
-  EXPECT_EQ(columns.chunk_size, 2048);
+  EXPECT_EQ(columns.chunks, 2);
+  EXPECT_EQ(columns.chunk_size, 7168);
   const ReducePlan<1> wide = plan_reduce(view({8, 4, 56, 520}), view({1, 4, 1, 520}));
   EXPECT_EQ(wide.column_slots, 130);
   EXPECT_EQ(wide.block_x, 32);
   // Over c and w: 1792 packs per set, a warp for each of 14336 sets; fewer sets have a block each.
   EXPECT_EQ(plan_reduce(view(large), view({256, 1, 56, 1})).lanes, 32);
   EXPECT_EQ(plan_reduce(view({128, 128, 56, 56}), view({128, 1, 56, 1})).lanes, kReduceThreads);
+}
+
+TEST(ReducePlans, GradientsGoInTheOrderOfMemory) {
+  const auto fits = [](const Tensor& x, const Shape& kept) {
+    return expect_packs(empty_like(x), x, Tensor::empty(kept, {.dtype = x.dtype()}));
+  };
+  const Tensor x = Tensor::empty({3, 4, 5, 8}, {.dtype = DType::bf16});
+  EXPECT_TRUE(fits(x, {3, 1, 5, 1}));
+  EXPECT_TRUE(fits(x, {1, 1, 1, 1}));
+  EXPECT_TRUE(fits(x, {3, 4, 5, 1}));
+  EXPECT_TRUE(fits(x, {1, 4, 1, 8}));
+  EXPECT_FALSE(fits(x, {3, 4, 1, 8}));  // across x, one axis
+  EXPECT_FALSE(fits(x.slice(3, 0, 7), {3, 4, 5, 1}));
+  EXPECT_FALSE(fits(x.slice(3, 1, 8), {3, 4, 5, 1}));
+  EXPECT_FALSE(fits(Tensor::empty({2, 8}, {.dtype = DType::f64}), {2, 1}));
+  EXPECT_FALSE(fits(Tensor::empty({2, 2, 2, 2, 2, 8}), {2, 1, 2, 1, 2, 1}));  // six axes
 }
 
 TEST(ReducePlans, PacksHaveFewReducedAxes) {
