@@ -84,19 +84,17 @@ __device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages,
 //        the columns of its packs
 // passes 1: x and dy from DRAM through shared memory into registers
 // bytes  fewest 3Eb = actual, beside a part of dgamma and dbeta per run (1 % at 32768 x 4096)
-// smem   plan.stages rows of x and dy per slot, as in the forward; then the slots' sums
-// needs  K·N·lanes >= m, N | m; kStages: 0 or plan.stages
+// smem   kStages rows of x and dy per slot, as in the forward; then the slots' sums
+// needs  K·N·lanes >= m, N | m, kStages = plan.stages
 // order  a thread's values, then lanes and warps pairwise; for columns a slot's rows in
 //        turn, then slots in turn, then runs: fixed by the plan
 template <class T, int N, int K, RowGroup kGroup, bool kMean, int kStages,
           int kThreads = detail::kRowNormThreads>
 __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     row_norm_backward_row_in_registers(const RowNormBackward<T> f, const RowNormPlan plan) {
-  // With a number of the plan each wait is a chain of branches, which takes a microsecond of 22 at
-  // 8192 x 1024 in bf16; where rounds are many rms_norm is 5 % faster with it, for no known reason.
-  static_assert(kStages == 0 || kStages == detail::kRowFewStages);
-  constexpr int kMostStages = kStages != 0 ? kStages : detail::row_stages(K);
-  const int stages_held = kStages != 0 ? kStages : plan.stages;
+  // Not a number of the plan: each wait would be a chain of branches, which takes a microsecond of
+  // 22 at 8192 x 1024 in bf16.
+  static_assert(kStages == detail::kRowFewStages || kStages == detail::row_stages(K));
   using A = acc_t<T>;
   using Sums = RowSums<A, 2, kGroup != RowGroup::lanes>;
   __shared__ typename Sums::Meeting meeting;
@@ -119,9 +117,7 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   };
   wait_for_previous_kernel();
 #pragma unroll
-  for (int i = 0; i < kMostStages; ++i) {
-    if (i < stages_held) fetch(run.set + i * run.step, i);
-  }
+  for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
   fetch_statistics(run.set);
   A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
@@ -131,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     const int64_t row = set * plan.slots + slot;
     const int valid = row < f.rows ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
-    stages.wait(stages_held - 1);
+    stages.wait(kStages - 1);
     A xhat[K * N] = {}, d[K * N] = {}, sums[2] = {A(0), A(0)};
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 1 m1, m2, dgamma, dbeta
@@ -146,8 +142,8 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
         sums[1] += d[i] * xhat[i];
       }
     }
-    fetch(set + stages_held * run.step, stage);
-    stage = stage + 1 == stages_held ? 0 : stage + 1;
+    fetch(set + kStages * run.step, stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
     fetch_statistics(set + run.step);
     if (f.dx == nullptr) continue;
     sum_row(sums);

@@ -153,7 +153,8 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
       launch_rows(cuda, plan,
                   plan.stages == kFew
                       ? row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, kFew>
-                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, 0>,
+                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean,
+                                                           detail::row_stages(packs())>,
                   f, plan);
     });
   }
