@@ -4,7 +4,6 @@
 
 #include "cuda/context.h"
 #include "cuda/launch_kernel.cuh"
-#include "cuda/local_response_norm_runs.cuh"
 #include "cuda/local_response_norm_steps.cuh"
 
 namespace gradus {
@@ -137,10 +136,9 @@ void backward_any(Cuda& cuda, const LocalResponseNormBackward& args, const Geome
 
 // ---- sizes 3, 5 and 7 --------------------------------------------------------------------------
 
-// Pixels of a thread in the backward pass: 16 bytes, but 8 of 16-bit types, whose windows it keeps
-// in f32.
+// Pixels of a thread in the backward pass: 16 bytes, but two 16-bit ones, of many channels.
 template <class T>
-inline constexpr int kBackwardPack = sizeof(T) == 2 ? 4 : kFullPack<T>;
+inline constexpr int kBackwardPack = sizeof(T) == 2 ? 2 : kFullPack<T>;
 
 // Channels are counted in 32 bits there, windows and the last tile included.
 constexpr int64_t kMostChannels = INT32_MAX - 1024;
@@ -216,24 +214,17 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
       return true;
     }
     const auto go = [&](auto width) {
-      constexpr int N = width();
-      if constexpr (sizeof(T) == 2 && N > 1) {
-        const ResponseRuns plan = plan_response_runs(g.n, g.c, g.s, N);
-        const auto kernel = terms.usual()
-                                ? local_response_norm_backward_thread_per_run<T, N, W, true>
-                                : local_response_norm_backward_thread_per_run<T, N, W, false>;
-        const LaunchShape shape{.grid = exact_blocks(plan.blocks, kOp),
-                                .threads = ResponseRuns::kThreads};
-        launch_overlapping(cuda, shape, kernel, x, dy, dx, static_cast<int>(g.c),
-                           static_cast<int>(g.s), plan, terms);
-      } else {
-        const ResponseTiles plan = plan_response_tiles(g.n, g.c, g.s, N, kResponseChannels);
-        launch_overlapping(cuda, tile_shape(plan),
-                           local_response_norm_backward_thread_per_pixels<T, N, W>, x, dy, dx,
-                           static_cast<int>(g.c), g.s, plan, terms);
+      constexpr int N = width(), kThreadsOf = kBackwardThreads<T>;
+      const ResponseTiles plan =
+          plan_response_tiles(g.n, g.c, g.s, N, kBackwardChannels<T>, kThreadsOf);
+      auto kernel = local_response_norm_backward_thread_per_pixels<T, N, W, false>;
+      if constexpr (sizeof(T) == 2) {
+        if (terms.usual()) kernel = local_response_norm_backward_thread_per_pixels<T, N, W, true>;
       }
+      launch_overlapping(cuda, tile_shape(plan), kernel, x, dy, dx, static_cast<int>(g.c), g.s,
+                         plan, terms);
     };
-    if (fits >= kWide && (sizeof(T) != 2 || g.s < (1 << 27))) {
+    if (fits >= kWide) {
       go(std::integral_constant<int, kWide>());
     } else {
       go(std::integral_constant<int, 1>());

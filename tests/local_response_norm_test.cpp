@@ -188,10 +188,10 @@ TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
   for (const int64_t n : {1, 128, 256}) {
     for (const int64_t c : {1, 5, 16, 33, 47, 128, 70000}) {
       for (const int width : {1, 4, 8}) {
-        for (const int channels : {4, 8}) {
-          const ResponseTiles plan = plan_response_tiles(n, c, 56 * 56, width, channels);
+        for (const auto& [channels, threads] : {std::pair(4, 256), {16, 128}}) {
+          const ResponseTiles plan = plan_response_tiles(n, c, 56 * 56, width, channels, threads);
           EXPECT_EQ(plan.packs, n * 56 * 56 / width);
-          EXPECT_LE(plan.groups * ResponseTiles::kLanes, ResponseTiles::kThreads);
+          EXPECT_LE(plan.groups * ResponseTiles::kLanes, threads);
           EXPECT_GE(plan.channel_tiles * plan.groups * channels, c);
           EXPECT_LT((plan.channel_tiles - 1) * plan.groups * channels, c);
           EXPECT_EQ(plan.blocks, plan.channel_tiles * ceil_div(plan.packs, ResponseTiles::kLanes));
@@ -199,22 +199,6 @@ TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
       }
     }
   }
-}
-
-TEST(LocalResponseNormPlan, RunsCoverTheChannels) {
-  for (const int64_t n : {1, 128, 256}) {
-    for (const int64_t c : {1, 5, 16, 47, 128, 70000}) {
-      const ResponseRuns plan = plan_response_runs(n, c, 56 * 56, 4);
-      EXPECT_EQ(plan.packs, n * 56 * 56 / 4);
-      EXPECT_GE(plan.run * plan.runs, c);
-      EXPECT_LT(plan.run * (plan.runs - 1), c);
-      EXPECT_TRUE(plan.runs == 1 || plan.run >= ResponseRuns::kShortest);
-      EXPECT_EQ(plan.blocks, plan.runs * ceil_div(plan.packs, ResponseRuns::kThreads));
-    }
-  }
-  EXPECT_EQ(plan_response_runs(128, 64, 32 * 32, 4).run, 16);
-  // Also where one thread per pixel fills the card.
-  EXPECT_EQ(plan_response_runs(1024, 128, 56 * 56, 4).run, 21);
 }
 
 TEST(LocalResponseNormPlan, ScratchIsBounded) {
