@@ -32,6 +32,12 @@ inline constexpr int kShiftWgradAdders = 3;    // warps that add dy up
 inline constexpr int kShiftWgradVectors = 24;  // of 4 sums of a thread
 inline constexpr int kShiftWgradMail = kShiftWgradVectors / 2 * 384 * 16;
 
+// Of the next product of a stage, `column` sixteens of pixels behind the beginning of its pass.
+struct ShiftWgradOperands {
+  uint64_t a, b;
+  int column = 0;
+};
+
 // Groups warpgroups multiply 64 channels k by 64 channels c of the taps (r, 0), (r, 1), (r, 2)
 // each, of r = first_row and on; a thread of one more copies, and the other three warps of that add
 // dy up for the gradient of the bias.
@@ -128,29 +134,49 @@ struct ShiftWgradStages {
     const uint32_t first = p.dy_bytes + threadIdx.x / 128 * p.row_bytes;
     for (int step = 0; step < steps; ++step) {
       full(stage).template wait<false>(parity);
-      uint64_t a = describe_operand<Operand::upright>(at(stage), 128);
-      uint64_t b = describe_operand<Operand::upright>(at(stage) + first, 128, p.eight_bytes);
-#pragma unroll 1
-      for (int pass = 0; pass < p.passes; ++pass, b += p.skip) {
-#pragma unroll 1
-        for (int i = 0; i < p.per_row; ++i) {
-          const bool first_one = pass == 0 && i == 0;
-          begin_products();
-          multiply_group<T, 192, Operand::upright>(c, a, b, step > 0 || !first_one);
-          commit_products();
-          if (first_one && step > 0) {
-            wait_products<1>();
-            release(stage == 0 ? p.stages - 1 : stage - 1);
-          }
-          a += kOperandStep<Operand::upright>, b += kOperandStep<Operand::upright>;
+      ShiftWgradOperands next{
+          describe_operand<Operand::upright>(at(stage), 128),
+          describe_operand<Operand::upright>(at(stage) + first, 128, p.eight_bytes)};
+      bool begun = false;
+      const auto batch = [&](auto count) {
+        multiply_batch<T, decltype(count)::value>(c, next, step > 0 || begun);
+        if (step > 0 && !begun) {
+          wait_products<1>();
+          release(stage == 0 ? p.stages - 1 : stage - 1);
         }
-      }
+        begun = true;
+      };
+      int left = p.passes * p.per_row;
+      for (; left >= 4; left -= 4) batch(std::integral_constant<int, 4>{});
+      if (left & 2) batch(std::integral_constant<int, 2>{});
+      if (left & 1) batch(std::integral_constant<int, 1>{});
       advance();
     }
     wait_products<0>();
   }
 
  private:
+  // Count products with no branch between them and one fence before: a fence before each of them,
+  // as a loop has it, waits for the one before to end.
+  template <class T, int Count>
+  __device__ __forceinline__ void multiply_batch(float (&c)[96], ShiftWgradOperands& next,
+                                                 bool add) const {
+    uint64_t a[Count], b[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      a[i] = next.a, b[i] = next.b;
+      next.a += kOperandStep<Operand::upright>, next.b += kOperandStep<Operand::upright>;
+      const bool ends = ++next.column == p.per_row;
+      next.b += ends ? p.skip : 0;
+      next.column = ends ? 0 : next.column;
+    }
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      multiply_group<T, 192, Operand::upright>(c, a[i], b[i], add || i > 0);
+    }
+    commit_products();
+  }
   __device__ __forceinline__ void release(int i) const {
     if (threadIdx.x % 32 == 0) empty(i).arrive();
   }

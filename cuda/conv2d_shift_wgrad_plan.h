@@ -89,13 +89,7 @@ inline ShiftWgradPlan plan_shift_wgrad_half(const ConvProblem& problem) {
   plan.k_tiles = static_cast<int>(ceil_div(problem.k, 64));
   plan.position_tiles = static_cast<int>(problem.c / 64);
   if (plan.by_rows) {
-    // One block waits between its products for two thirds of the time; two of a multiprocessor
-    // leave twice as many partial sums, which pays from some six steps each on.
-    constexpr int64_t kSlices = 2 * kClusters / 3, kHalfRoom = 106 * 1024;
-    const int64_t steps = problem.n * plan.row_tiles, stages = kHalfRoom / plan.stage_bytes;
-    const bool two = stages >= 3 && steps >= 12 * kSlices;
-    if (two) plan.stages = static_cast<int>(std::min<int64_t>(8, stages));
-    plan.slices = plan_chunks(steps, 1, two ? 2 * kSlices : kSlices);
+    plan.slices = plan_chunks(problem.n * plan.row_tiles, 1, 2 * kClusters / 3);
     return plan;
   }
   const int64_t pairs = std::max<int64_t>(1, kClusters / plan.tiles());

@@ -16,7 +16,7 @@ inline constexpr int kShiftRowsLanes = 16;  // of the second stage: threads that
 // grid    a block per slice of the steps and row r of the taps, neighbours of one slice
 // passes  one over the slice's rows
 // bytes   fewest: x, dy once; actual, from L2: three times
-// smem    3 to 8 stages of a tile's rows of dy, and of as many rows of x
+// smem    4 to 8 stages of a tile's rows of dy, and of as many rows of x
 // needs   sm_90a; 64 channels of x and of dy, both 16-byte aligned; stride and dilation 1. Pixels
 // of
 //         the tiles that dy does not have count as zeros times an x that may exist: of a channel
@@ -24,7 +24,7 @@ inline constexpr int kShiftRowsLanes = 16;  // of the second stage: threads that
 // order   pixels in order within a slice; of the bias every twelfth pixel in order, four of those,
 //         then warps and slices
 template <class T>
-__global__ void __launch_bounds__(ShiftWgradStages<1>::kThreads, 2)
+__global__ void __launch_bounds__(ShiftWgradStages<1>::kThreads, 1)
     conv2d_shift_wgrad_rows(const __grid_constant__ ShiftWgrad p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const int row = blockIdx.x % 3, slice = blockIdx.x / 3;
