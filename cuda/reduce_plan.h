@@ -110,7 +110,7 @@ inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
 inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any current card,
 inline constexpr int64_t kFewBlocks = 256;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
-inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: enough to fill any card of today
+inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: enough to fill any of them
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
 inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread
 
@@ -202,6 +202,7 @@ ReducePlan<X> plan_axes(const std::array<const AnyView*, X>& xs, const AnyView& 
   ReduceAxes<X> axes = sort_axes<X>(xs, y);
   ReducePlan<X> plan;
   const int64_t width = reduce_pack(size_of(xs[0]->dtype));
+  // Gradients along x that fit packs have a plan of their own.
   plan.packed = width > 1 && (X == 1 || axes.by_columns) && take_packs<X>(axes, xs, width);
   plan.kept = StridedPlan<X + 1>(axes.kept, axes.kept_strides);
   plan.reduced = StridedPlan<X>(axes.reduced, axes.reduced_strides);
