@@ -80,7 +80,8 @@ __device__ __forceinline__ Part merge_chunks(const Part* parts, int64_t c, int64
 // math    forward  y = (x - mean)·rstd·gamma + beta
 //         backward dx = gamma·rstd·(dy - m1 - (x - mean)·m2r), m2r = rstd·m2; training only
 // grid    one block per (slice, channel), the last memory first: the first stage has just left it
-//         in L2. A slice's first packs are on their way while warp 0 adds up the chunks.
+//         in L2. A slice's first packs are on their way while warp 0 adds up the chunks; whoever
+//         wrote them has ended, for the first stage has waited for it.
 // passes  1 moments or sums (x, and dy, read), 2 this one (the same read, y or dx written)
 // bytes   fewest 2Eb and 3Eb; 3Eb and 5Eb when the inputs do not fit L2
 // smem    the channel's numbers

@@ -57,11 +57,13 @@ struct FirstPlainSums {
 
 // math    partials[slice][k][r, s, c] = Σ_{pixels of the slice} dy[pixel][k] · x[pixel ⊕ (r, s)][c]
 //         Bias: bias_sums[slice][k] = Σ dy[pixel][k]
-// grid    x: a block per slice; y: tiles of 64 channels k. Threads share channels, positions,
-// pixels passes  one bytes   dy once, x once and its halo smem    two tiles of dy and x, the tile's
-// table of pixels; afterwards the threads' sums needs   k a multiple of 4, dy 16-byte aligned, at
-// most 288 positions order   pixels of a thread in order, then the threads; slices are added by
-// conv2d_reduce
+// grid    x: a block per slice; y: tiles of 64 channels k. Threads share channels, positions and
+//         pixels
+// passes  one
+// bytes   dy once, x once and its halo
+// smem    two tiles of dy and x, the tile's table of pixels; afterwards the threads' sums
+// needs   k a multiple of 4, dy 16-byte aligned, at most 288 positions
+// order   pixels of a thread in order, then the threads; slices are added by conv2d_reduce
 template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {

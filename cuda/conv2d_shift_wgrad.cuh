@@ -246,7 +246,7 @@ __device__ __forceinline__ void attend_pair() {
 // passes  one over the slice's rows
 // bytes   fewest: x, dy once; actual, from L2: x and its halo once per channel tile of dy, dy once
 //         per channel tile of x
-// smem    2 to 8 stages of a tile's rows of dy, and of x with its halo; afterwards half of the sums
+// smem    4 to 8 stages of a tile's rows of dy, and of x with its halo; afterwards half of the sums
 // needs   sm_90a; stride and dilation 1; channels of x a multiple of 64, of dy of 8, both 16-byte
 //         aligned. Pixels of the tiles that dy does not have count as zeros times an x that may
 //         exist: of a channel where that is not finite, no tap's sum is, either

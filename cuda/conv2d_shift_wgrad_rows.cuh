@@ -18,8 +18,7 @@ inline constexpr int kShiftRowsLanes = 16;  // of the second stage: threads that
 // bytes   fewest: x, dy once; actual, from L2: three times
 // smem    4 to 8 stages of a tile's rows of dy, and of as many rows of x
 // needs   sm_90a; 64 channels of x and of dy, both 16-byte aligned; stride and dilation 1. Pixels
-// of
-//         the tiles that dy does not have count as zeros times an x that may exist: of a channel
+//         of the tiles that dy does not have count as zeros times an x that may exist: of a channel
 //         where that is not finite, no tap's sum is, either
 // order   pixels in order within a slice; of the bias every twelfth pixel in order, four of those,
 //         then warps and slices

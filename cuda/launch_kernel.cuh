@@ -66,7 +66,7 @@ void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params..
 
 // A kernel whose blocks may start, on devices that can (from 9.0), while the one before it ends,
 // which pays where it is short: all of them call wait_for_previous_kernel() before they touch
-// memory that another kernel writes or reads.
+// memory that a kernel which still runs may write or read.
 template <class... Params, class... Args>
 void launch_overlapping(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params...),
                         const Args&... args) {

@@ -150,9 +150,8 @@ __device__ __forceinline__ void store_channels(T* y, int64_t s, int room,
 
 // math    y = x·denom^-beta, denom = k + alpha/size·Σ x²
 // grid    blocks (pixels, channels), 32 threads along the pixels; a thread gives K channels of N
-// neighbouring
-//         pixels and reads the W - 1 channels around them, which the block's other threads and the
-//         next block read too: from L1 and L2
+//         neighbouring pixels and reads the W - 1 channels around them, which the block's other
+//         threads and the next block read too: from L1 and L2
 // bytes   2Eb
 // needs   s and the pointers to allow packs of N; odd windows; kUsual: terms.usual()
 // order   a window from its lowest channel to its highest

@@ -118,6 +118,7 @@ struct TermsOfColumns {
 // grid:   1-D, in the order of dx
 // passes: 1
 // bytes:  fewest = actual: x read, dx written; dy and the statistics from the caches
+// needs:  what plan_backward_packs() takes; neighbours: dy and the statistics aligned to 16 bytes
 template <class F, bool kNeighbours, class T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_backward_packs(T* dx, const T* x, const __grid_constant__ PackAxes<3> axes,
@@ -206,7 +207,7 @@ bool launch_reduce_backward_packs(Cuda& cuda, const ReduceBackward& args,
 template <class F, class T>
 void launch_reduce_backward(Cuda& cuda, const ReduceBackward& args,
                             ReduceStatistics<T> statistics) {
-  if constexpr (kReducePack < T >> 1) {
+  if constexpr (kReducePack<T> != 1) {
     if (launch_reduce_backward_packs<F, T>(cuda, args, statistics)) return;
   }
   T* dx = args.dx.as<T>();
