@@ -13,6 +13,7 @@ import argparse
 import datetime
 import gzip
 import json
+import math
 import statistics
 import subprocess
 import tempfile
@@ -28,7 +29,7 @@ NORMS = ["batch", "group", "layer", "instance", "rms", "lrn", "none"]
 
 def norm_layer(norm, channels, size):
     return {"batch": lambda: nn.BatchNorm2d(channels),
-            "group": lambda: nn.GroupNorm(min(32, channels), channels),
+            "group": lambda: nn.GroupNorm(math.gcd(channels, 8), channels),
             "layer": lambda: nn.LayerNorm([channels, size, size]),
             "instance": lambda: nn.InstanceNorm2d(channels, affine=True),
             "rms": lambda: nn.RMSNorm([channels, size, size]),

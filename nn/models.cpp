@@ -1,6 +1,6 @@
 #include "nn/models.h"
 
-#include <algorithm>
+#include <numeric>
 
 #include "nn/activation.h"
 #include "nn/avg_pool2d.h"
@@ -43,7 +43,7 @@ struct NamedNorm {
 constexpr NamedNorm kNorms[] = {
     {"batch", true, [](Sequential& net, const Image& i) { net.add(BatchNorm2d(i.c)); }},
     {"group", true,
-     [](Sequential& net, const Image& i) { net.add(GroupNorm(std::min<int64_t>(i.c, 32), i.c)); }},
+     [](Sequential& net, const Image& i) { net.add(GroupNorm(std::gcd(i.c, int64_t{8}), i.c)); }},
     {"layer", true,
      [](Sequential& net, const Image& i) {
        net.add(LayerNorm({i.c, i.h, i.w}));

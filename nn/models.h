@@ -20,7 +20,7 @@ struct ModelOptions {
 
 // What may follow a convolution of c channels whose images are h x w:
 //   batch     BatchNorm2d(c)
-//   group     GroupNorm(min(c, 32), c)
+//   group     GroupNorm(gcd(c, 8), c)
 //   layer     LayerNorm({c, h, w})
 //   instance  InstanceNorm2d(c), with weight and bias
 //   rms       RMSNorm({c, h, w})

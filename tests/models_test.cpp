@@ -4,6 +4,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/ops/sum.h"
+#include "nn/group_norm.h"
 #include "nn/init.h"
 #include "tests/support/expect_error.h"
 
@@ -60,7 +61,9 @@ TEST(Models, NormsOfLenet) {
     Sequential net = lenet({.norm = norm});
     EXPECT_EQ(net.parameter_count(), plain + count) << norm;
   }
-  EXPECT_EQ(small_cnn({.norm = "group"})[1].kind(), "GroupNorm");
+  Sequential grouped = lenet({.norm = "group"});  // of 6 and 16 channels
+  EXPECT_EQ(dynamic_cast<GroupNorm&>(grouped[1]).num_groups, 2);
+  EXPECT_EQ(dynamic_cast<GroupNorm&>(grouped[5]).num_groups, 8);
   EXPECT_EQ(small_cnn({.norm = "instance"})[1].kind(), "InstanceNorm2d");
   EXPECT_EQ(norm_names(), (std::vector<std::string>{"batch", "group", "layer", "instance", "rms",
                                                     "lrn", "none"}));
