@@ -83,6 +83,11 @@ __device__ __forceinline__ void response_factors(const ResponseTerms<A>& terms,
   }
 }
 
+template <class A>
+__device__ __forceinline__ A square(A v) {
+  return v * v;
+}
+
 // Channels of a thread's results.
 inline constexpr int kResponseChannels = 4;
 
@@ -123,8 +128,8 @@ __device__ __forceinline__ void load_channels(const T* x, int first, int c, int6
   }
 }
 
-// sums[i] = Σ values[i + m]², m < W. kFused: no square is kept for the next windows.
-template <int W, bool kFused = false, int Count, class A>
+// sums[i] = Σ values[i + m]², m < W.
+template <int W, int Count, class A>
 __device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1], A (&sums)[Count]) {
   A squares[Count + W - 1];
 #pragma unroll
@@ -133,18 +138,7 @@ __device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1],
   for (int i = 0; i < Count; ++i) {
     sums[i] = squares[i];
 #pragma unroll
-    for (int m = 1; m < W; ++m)
-      sums[i] = kFused ? ::fma(values[i + m], values[i + m], sums[i]) : sums[i] + squares[i + m];
-  }
-}
-
-// Writes the results of the first `room` channels.
-template <int Count, int N, class T>
-__device__ __forceinline__ void store_channels(T* y, int64_t s, int room,
-                                               const acc_t<T> (&results)[Count][N]) {
-#pragma unroll
-  for (int k = 0; k < Count; ++k, y += s) {
-    if (k < room) round_raw<T, N>(results[k]).store(y);
+    for (int m = 1; m < W; ++m) sums[i] += squares[i + m];
   }
 }
 
@@ -201,17 +195,17 @@ inline constexpr int kBackwardChannels = sizeof(T) == 2 ? 16 : kResponseChannels
 template <class T>
 inline constexpr int kBackwardThreads = sizeof(T) == 2 ? 128 : ResponseTiles::kThreads;
 
-// math    dx = direct - second·x·Σ t, direct = dy·denom^-beta, t = direct·x/denom; t of the W - 1
-//         channels around a thread's K is computed here too
+// math    dx = direct - second·x·Σ t over the mirrored window, direct = dy·denom^-beta,
+//         t = direct·x/denom; t of the W - 1 channels around a thread's K is computed here too
 // grid    as forward
 // bytes   3Eb
 // needs   as forward; kUsual: terms.usual()
 // order   as forward
-// Measured in bf16 at 256x128x56x56: 97 % of a copy, and 96 by threads that walk runs of 21
-// channels.
+// Channel by channel, so that all loads are under way at once and yet registers suffice: each
+// result leaves before the next is computed, and squares are computed anew for each window.
 template <class T, int N, int W, bool kUsual>
 __global__ void __launch_bounds__(kBackwardThreads<T>, sizeof(T) != 2    ? 2
-                                                       : kUsual && W < 7 ? 6
+                                                       : kUsual && W < 7 ? 7
                                                                          : 4)
     local_response_norm_backward_thread_per_pixels(const T* __restrict__ x,
                                                    const T* __restrict__ dy, T* __restrict__ dx,
@@ -227,28 +221,37 @@ __global__ void __launch_bounds__(kBackwardThreads<T>, sizeof(T) != 2    ? 2
   Raw<T, N> x_in[kReads], dy_in[kTerms];
   load_channels(x + place.at, place.channel - 2 * kHalf, c, s, x_in);
   load_channels(dy + place.at, place.channel - kHalf, c, s, dy_in);
-  A results[K][N];
+  T* to = dx + place.at + place.channel * s;
+  A direct[kTerms][N], t[kTerms][N];
 #pragma unroll
-  for (int e = 0; e < N; ++e) {
-    A values[kReads], squares[kTerms], direct[kTerms], t[kTerms];
+  for (int i = 0; i < kTerms; ++i) {  // of channel place.channel - kHalf + i
+    A squares[N];
 #pragma unroll
-    for (int i = 0; i < kReads; ++i) values[i] = x_in[i][e];
-    window_squares<W, sizeof(T) == 2>(values, squares);
-    response_factors<kUsual>(terms, squares, direct, t);
+    for (int e = 0; e < N; ++e) {
+      squares[e] = square(static_cast<A>(x_in[i][e]));
 #pragma unroll
-    for (int i = 0; i < kTerms; ++i) {
-      direct[i] *= dy_in[i][e];
-      t[i] = direct[i] * (values[i + kHalf] * t[i]);
+      for (int m = 1; m < W; ++m) squares[e] += square(static_cast<A>(x_in[i + m][e]));
     }
+    response_factors<kUsual>(terms, squares, direct[i], t[i]);
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      A sum = t[k];
-#pragma unroll
-      for (int m = 1; m < W; ++m) sum += t[k + m];
-      results[k][e] = direct[k + kHalf] - terms.second * (values[k + 2 * kHalf] * sum);
+    for (int e = 0; e < N; ++e) {
+      direct[i][e] *= static_cast<A>(dy_in[i][e]);
+      t[i][e] = direct[i][e] * (static_cast<A>(x_in[i + kHalf][e]) * t[i][e]);
     }
+    const int k = i - (W - 1);  // all terms of this result are known now
+    if (k < 0) continue;
+    A result[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      A sum = t[k][e];
+#pragma unroll
+      for (int m = 1; m < W; ++m) sum += t[k + m][e];
+      result[e] =
+          direct[k + kHalf][e] - terms.second * (static_cast<A>(x_in[k + 2 * kHalf][e]) * sum);
+    }
+    if (k < c - place.channel) round_raw<T, N>(result).store(to);
+    to += s;
   }
-  store_channels(dx + place.at + place.channel * s, s, c - place.channel, results);
 }
 
 // Channels-last: a thread holds N neighbouring channels of a row and reads the packs on either side
