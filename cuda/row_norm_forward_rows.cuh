@@ -54,6 +54,36 @@ __device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
   return fma(fma(-quotient, m, sum), reciprocal, quotient);
 }
 
+// mean and rstd of a row, which lane 0 also saves: a thread holds `x` of packs lane, lane + lanes,
+// ..., K at most, zeros from pack `valid` on, which is 0 where there is no such row.
+template <int N, int K, bool kMean, class T, class Sums>
+__device__ __forceinline__ void row_statistics(const RowNormForward<T>& f, Sums& sum_row,
+                                               int64_t row, int lane, int lanes, int valid,
+                                               const acc_t<T>* x, acc_t<T>& mean, acc_t<T>& rstd) {
+  using A = acc_t<T>;
+  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
+  A sum[1] = {A(0)}, square[1] = {A(0)};
+  if constexpr (kMean) {  // 1 mean
+#pragma unroll
+    for (int i = 0; i < K * N; ++i) sum[0] += x[i];
+    sum_row(sum);
+  }
+  mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {  // 2 var
+    if (lane + k * lanes >= valid) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) square[0] += (x[k * N + j] - mean) * (x[k * N + j] - mean);
+  }
+  sum_row(square);
+  const A var = square[0] * reciprocal;
+  rstd = A(1) / sqrt(var + f.eps);
+  if (valid != 0 && lane == 0) {
+    if constexpr (kMean) f.mean[row] = norm_saved_mean(mean, var);
+    f.rstd[row] = rstd;
+  }
+}
+
 // math   mean = Σ x / m, var = Σ (x - mean)² / m, y = (x - mean)·rstd·gamma + beta
 // grid   runs of rows, `slots` at a time; a thread owns the columns of its packs
 // passes 1: x from DRAM through shared memory into registers; both sums are taken there
@@ -85,7 +115,6 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
   A gamma[K * N], beta[K * N];
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
   if constexpr (kMean) load_parameter<N, K>(beta, f.beta, A(0), lane, lanes, packs);
-  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
   int stage = 0;
   for (int64_t set = run.set; set < run.end; set += run.step) {
     const int64_t row = set * plan.slots + slot;
@@ -98,27 +127,10 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
     }
     fetch(set + kStages * run.step, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    A sum[1] = {A(0)}, square[1] = {A(0)};
-    if constexpr (kMean) {  // 1 mean
+    A mean, rstd;
+    row_statistics<N, K, kMean>(f, sum_row, row, lane, lanes, valid, x, mean, rstd);
 #pragma unroll
-      for (int i = 0; i < K * N; ++i) sum[0] += x[i];
-      sum_row(sum);
-    }
-    const A mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {  // 2 var
-      if (lane + k * lanes >= valid) continue;
-#pragma unroll
-      for (int j = 0; j < N; ++j) square[0] += (x[k * N + j] - mean) * (x[k * N + j] - mean);
-    }
-    sum_row(square);
-    const A var = square[0] * reciprocal, rstd = A(1) / sqrt(var + f.eps);
-    if (valid != 0 && lane == 0) {
-      if constexpr (kMean) f.mean[row] = norm_saved_mean(mean, var);
-      f.rstd[row] = rstd;
-    }
-#pragma unroll
-    for (int k = 0; k < K; ++k) {  // 3 write
+    for (int k = 0; k < K; ++k) {  // y
       const int pack = lane + k * lanes;
       if (pack < valid)
         write_y<N, kMean>(f, row, int64_t{pack} * N, x + k * N, mean, rstd, gamma + k * N,
@@ -142,39 +154,23 @@ __global__ void __launch_bounds__(kLanes, detail::kRowStraightThreads / kLanes)
   Sums sum_row(meeting, kLanes);
   const int lane = static_cast<int>(threadIdx.x), packs = static_cast<int>(f.m / N);
   const int64_t row = blockIdx.x;
-  const T* const x = f.x + row * f.m + lane * N;
+  const T* const from = f.x + row * f.m + lane * N;
   wait_for_previous_kernel();
   start_next_kernel();
-  Pack<T, N> in[K];
+  A x[K * N] = {};
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    in[k] = Pack<T, N>{};
-    if (lane + k * kLanes < packs) in[k] = load_pack<N>(x + k * kLanes * N);
-  }
-  const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
-  A sum[1] = {A(0)}, square[1] = {A(0)};
-  if constexpr (kMean) {  // 1 mean
-#pragma unroll
-    for (int i = 0; i < K * N; ++i) sum[0] += in[i / N][i % N];
-    sum_row(sum);
-  }
-  const A mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
-#pragma unroll
-  for (int k = 0; k < K; ++k) {  // 2 var
     if (lane + k * kLanes >= packs) continue;
+    const Pack<T, N> in = load_pack<N>(from + k * kLanes * N);
 #pragma unroll
-    for (int j = 0; j < N; ++j) square[0] += (in[k][j] - mean) * (in[k][j] - mean);
+    for (int j = 0; j < N; ++j) x[k * N + j] = in[j];
   }
-  sum_row(square);
-  const A var = square[0] * reciprocal, rstd = A(1) / sqrt(var + f.eps);
-  if (lane == 0) {
-    if constexpr (kMean) f.mean[row] = norm_saved_mean(mean, var);
-    f.rstd[row] = rstd;
-  }
+  A mean, rstd;
+  row_statistics<N, K, kMean>(f, sum_row, row, lane, kLanes, packs, x, mean, rstd);
 #pragma unroll
-  for (int k = 0; k < K; ++k) {  // 3 write
+  for (int k = 0; k < K; ++k) {  // y
     if (lane + k * kLanes >= packs) continue;
-    write_y<N, kMean>(f, row, int64_t{lane + k * kLanes} * N, in[k].values, mean, rstd);
+    write_y<N, kMean>(f, row, int64_t{lane + k * kLanes} * N, x + k * N, mean, rstd);
   }
 }
 
