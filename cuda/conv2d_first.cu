@@ -59,7 +59,7 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
 // A block for each slice and M * 16 channels, with room for their tiles or their sums.
 template <class T, int Channels, int M>
 LaunchShape wgrad_shape(const FirstConv& p, int64_t slices, int64_t sums) {
-  using Tiles = FirstWgradTiles<T, Channels, M, true>;
+  using Tiles = FirstWgradTiles<T, Channels, M>;
   const int64_t pixels =
       ceil_div(int64_t{p.tile.rows} * p.out_w, Tiles::kPixels) * int64_t{Tiles::kPixels};
   const int64_t tiles = pixels * (2 * int64_t{Tiles::kPitch} + 4) +

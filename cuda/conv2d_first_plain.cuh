@@ -68,7 +68,7 @@ template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
   const int k0 = blockIdx.y * 64;
-  FirstWgradTiles<float, Channels, 4, false> tiles(p, k0);
+  FirstWgradTiles<float, Channels, 4> tiles(p, k0);
   tiles.start();
   FirstPlainSums<Channels> sums(p);
   [[maybe_unused]] ChannelSums<float, 64> bias;

@@ -8,18 +8,15 @@ namespace gradus {
 
 // A tile's input on its way to shared memory, as [row][column][Channels], zeros outside: kHeld
 // pixels of a thread wait in registers while the tile before is multiplied, others come at the end.
-// Tensor: f32 is rounded to TF32.
-template <class T, int Channels, bool Tensor>
+template <class T, int Channels>
 struct FirstInput {
   static constexpr int kHeld = 2, kThreads = 256;
   const FirstConv& p;
-  int pixels;
   int64_t offsets[kHeld];  // from the tile's first row
   int rows[kHeld];         // far outside: there is no such pixel
   T values[kHeld][Channels];
 
-  __device__ __forceinline__ explicit FirstInput(const FirstConv& problem)
-      : p(problem), pixels(p.tile.halo_rows * p.tile.halo_columns) {
+  __device__ __forceinline__ explicit FirstInput(const FirstConv& problem) : p(problem) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) place(threadIdx.x + i * kThreads, offsets[i], rows[i]);
   }
@@ -42,25 +39,18 @@ struct FirstInput {
   }
   static __device__ __forceinline__ void write(T* to, int e, const T (&from)[Channels]) {
 #pragma unroll
-    for (int c = 0; c < Channels; ++c) {
-      if constexpr (Tensor && sizeof(T) == 4) {
-        to[e * Channels + c] = __uint_as_float(round_to_tf32(__float_as_uint(from[c])));
-      } else {
-        to[e * Channels + c] = from[c];
-      }
-    }
+    for (int c = 0; c < Channels; ++c) to[e * Channels + c] = from[c];
   }
 
   __device__ __forceinline__ void start(int tile) {
     if (tile >= p.tiles) return;
     const FirstTile at(p, tile);
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (i * kThreads < pixels) read(values[i], at, offsets[i], rows[i]);
-    }
+    for (int i = 0; i < kHeld; ++i) read(values[i], at, offsets[i], rows[i]);
   }
   __device__ __forceinline__ void finish(int tile, T* to) const {
     if (tile >= p.tiles) return;
+    const int pixels = p.tile.halo_rows * p.tile.halo_columns;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       const int e = threadIdx.x + i * kThreads;
@@ -168,7 +158,7 @@ struct FirstFilters {
           return offset >= 0 ? rows[e % 2][offset] : T(0.0f);
         };
         if constexpr (sizeof(T) == 4) {
-          a[e] = __float_as_uint(value(0));
+          a[e] = round_to_tf32(__float_as_uint(value(0)));
         } else {
           a[e] = value(0).bits | static_cast<uint32_t>(value(1).bits) << 16;
         }
@@ -213,7 +203,7 @@ __global__ void __launch_bounds__(256, N* Parts > 4 ? 2 : 3)
   uint32_t* const weights = reinterpret_cast<uint32_t*>(dynamic_shared());
   int* const table = reinterpret_cast<int*>(weights + kColumns * kFirstPitch<Steps>);
   T* const x_tiles = reinterpret_cast<T*>(table + pixels);
-  FirstInput<T, Channels, true> input(p);
+  FirstInput<T, Channels> input(p);
   int tile = blockIdx.x;
   input.start(tile);
   fill_first_weights<T, Channels, Steps>(p, weights, blockIdx.y * kColumns, kColumns);

@@ -47,7 +47,7 @@ struct FirstUpstream {
 
 // The tiles of a block, every gridDim.x-th one, two at a time in shared memory: dy of M * 16
 // channels and x, and where in x each pixel's window begins.
-template <class T, int Channels, int M, bool Tensor>
+template <class T, int Channels, int M>
 struct FirstWgradTiles {
   static constexpr int kPixels = 32 / static_cast<int>(sizeof(T));  // dy is padded to multiples
   static constexpr int kPitch = first_dy_pitch<T, M>;
@@ -57,7 +57,7 @@ struct FirstWgradTiles {
   int* table;
   T* x;
   FirstUpstream<T, M> upstream;
-  FirstInput<T, Channels, Tensor> input;
+  FirstInput<T, Channels> input;
 
   __device__ __forceinline__ FirstWgradTiles(const FirstConv& problem, int k0)
       : p(problem),
@@ -114,8 +114,7 @@ struct FirstWgradProduct {
     for (int j = 0; j < N; ++j) offsets[j] = first_offset<Channels>(p, min(j * 8 + g, last));
   }
 
-  // Adds kPixels pixels from `first` on; x of those from `valid` on, of which Whole has none, is 0.
-  template <bool Whole>
+  // Adds kPixels pixels from `first` on; x of those from `valid` on is 0.
   __device__ __forceinline__ void multiply(const unsigned char* y, const T* x, const int* table,
                                            int first, int valid) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -123,13 +122,10 @@ struct FirstWgradProduct {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int pixel = first + (sizeof(T) == 4 ? t + 4 * i : 2 * t + i % 2 + i / 2 * 8);
-      at[i] = Whole || pixel < valid ? table[pixel] : -1;
+      at[i] = pixel < valid ? table[pixel] : -1;
     }
     const auto value = [&](int i, int j) {
-      if constexpr (Whole) {
-        return x[at[i] + offsets[j]];
-      } else if constexpr (sizeof(T) == 4) {
-        // Loaded in either case: a branch would wait for each load.
+      if constexpr (sizeof(T) == 4) {  // loaded in either case: a branch would wait for each load
         const T loaded = x[max(at[i], 0) + offsets[j]];
         return at[i] >= 0 ? loaded : T(0.0f);
       } else {
@@ -158,7 +154,7 @@ struct FirstWgradProduct {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if constexpr (sizeof(T) == 4) {
-          b[e] = __float_as_uint(value(e, j));
+          b[e] = round_to_tf32(__float_as_uint(value(e, j)));
         } else {
           b[e] = value(2 * e, j).bits | static_cast<uint32_t>(value(2 * e + 1, j).bits) << 16;
         }
@@ -196,7 +192,7 @@ struct FirstWgradProduct {
 template <class T, int Channels, int M, int N, bool Bias>
 __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
     conv2d_first_wgrad(const __grid_constant__ FirstConv p) {
-  using Tiles = FirstWgradTiles<T, Channels, M, true>;
+  using Tiles = FirstWgradTiles<T, Channels, M>;
   constexpr int kPixels = Tiles::kPixels, kSumsPitch = kFirstSumsPitch<N>;
   const int k0 = blockIdx.y * M * 16, warp = threadIdx.x / 32;
   Tiles tiles(p, k0);
@@ -205,12 +201,9 @@ __global__ void __launch_bounds__(256, M* N > 8 ? 2 : 3)
   [[maybe_unused]] ChannelSums<T, M * 16> bias;
   tiles.walk([&](const unsigned char* dy, const T* x, int valid) {
     if constexpr (Bias) bias.take(dy, Tiles::kPitch, valid);
-    const auto multiply = [&](auto whole) {
-      for (int first = warp * kPixels; first < valid; first += 8 * kPixels) {
-        product.template multiply<decltype(whole)::value>(dy, x, tiles.table, first, valid);
-      }
-    };
-    valid % kPixels == 0 ? multiply(std::true_type{}) : multiply(std::false_type{});
+    for (int first = warp * kPixels; first < valid; first += 8 * kPixels) {
+      product.multiply(dy, x, tiles.table, first, valid);
+    }
   });
 
   float* const sums = reinterpret_cast<float*>(tiles.dy);
