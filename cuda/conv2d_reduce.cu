@@ -1,5 +1,7 @@
 // Second stage of the weight and bias gradients: the slices' partial sums, added in order. It is
 // ready to run when the first stage ends.
+#include <type_traits>
+
 #include "core/dtype.h"
 #include "cuda/conv2d_kernels.h"
 #include "cuda/device/quotient.cuh"
@@ -13,38 +15,42 @@ namespace {
 constexpr int kThreads = 256;
 
 // math    out[row][c][tap] = Σ_slice partials[slice][row][tap][c]
-// grid    one block per `columns` neighbouring partial sums; 256 / columns threads add for each
+// grid    one block per Columns neighbouring partial sums; 256 / Columns threads add for each
 // bytes   the partials once
-// smem    one sum per thread
-// order   a thread adds every (256 / columns)-th slice, then the threads' sums are added in order
-template <class T>
+// smem    one sum per warp and column
+// order   a thread adds every (256 / Columns)-th slice; a warp's threads of a column are added in
+//         pairs, so are the warps
+template <class T, int Columns>
 __global__ void __launch_bounds__(kThreads)
-    conv2d_reduce(const __grid_constant__ SliceSum p, int columns, FastDivisor per_row,
-                  FastDivisor padded) {
+    conv2d_reduce(const __grid_constant__ SliceSum p, FastDivisor per_row, FastDivisor padded) {
   using Acc = acc_t<T>;
-  __shared__ Acc sums[kThreads];
-  const int lanes = kThreads / columns;
-  const int lane = threadIdx.x / columns, column = threadIdx.x % columns;
+  constexpr int kLanes = kThreads / Columns, kWarps = kThreads / 32;
+  __shared__ Acc sums[kWarps][Columns];
+  const int lane = threadIdx.x / Columns, column = threadIdx.x % Columns;
   const int64_t count = p.rows * per_row.divisor;
   const auto slices = static_cast<int>(p.slices);
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * columns + column;
-  wait_for_previous_kernel();
-  start_next_kernel();
-  Acc sum = 0;
-  if (e < count) {
-    sum = add_slices<8, 1>(static_cast<const Acc*>(p.partials) + e, count, slices, lane, lanes)[0];
-  }
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (lane != 0 || e >= count) return;
-  for (int i = 1; i < lanes; ++i) sum += sums[i * columns + column];
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * Columns + column;
   const int64_t row = quotient(per_row, e);
   const int position = static_cast<int>(e - row * per_row.divisor);
   const int tap = static_cast<int>(padded.quotient(position));
   const int c = position - tap * p.padded_channels;
-  if (c < p.channels) {
-    static_cast<T*>(p.out)[(row * p.channels + c) * p.taps + tap] = static_cast<T>(sum);
+  start_next_kernel();
+  wait_for_previous_kernel();
+  Acc sum = 0;
+  if (e < count) {
+    sum = add_slices<8, 1>(static_cast<const Acc*>(p.partials) + e, count, slices, lane, kLanes)[0];
   }
+#pragma unroll
+  for (int i = Columns; i < 32; i *= 2) sum += __shfl_xor_sync(0xffffffff, sum, i);
+  if (threadIdx.x % 32 < Columns) sums[threadIdx.x / 32][column] = sum;
+  __syncthreads();
+  if (lane != 0 || e >= count || c >= p.channels) return;
+  Acc warps[kWarps];
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) warps[i] = sums[i][column];
+  static_cast<T*>(p.out)[(row * p.channels + c) * p.taps + tap] =
+      static_cast<T>(((warps[0] + warps[1]) + (warps[2] + warps[3])) +
+                     ((warps[4] + warps[5]) + (warps[6] + warps[7])));
 }
 
 constexpr int kChannels = 32;  // of a block of the kernel below
@@ -97,14 +103,18 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
           conv2d_reduce_channels<T>, p, static_cast<int>(tiles));
     });
   }
-  const int columns = plan_conv_reduce_columns(count);
-  const int64_t blocks = ceil_div(count, columns);
-  visit(Floating{}, out, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launch_overlapping(cuda, {dim3(exact_blocks(blocks, "conv2d")), kThreads}, conv2d_reduce<T>, p,
-                       columns, FastDivisor(static_cast<uint32_t>(count / p.rows)),
-                       FastDivisor(static_cast<uint32_t>(p.padded_channels)));
-  });
+  const auto add = [&](auto columns) {
+    constexpr int kColumns = columns.value;
+    const dim3 blocks(exact_blocks(ceil_div(count, kColumns), "conv2d"));
+    visit(Floating{}, out, [&](auto type) {
+      using T = typename decltype(type)::type;
+      launch_overlapping(cuda, {blocks, kThreads}, conv2d_reduce<T, kColumns>, p,
+                         FastDivisor(static_cast<uint32_t>(count / p.rows)),
+                         FastDivisor(static_cast<uint32_t>(p.padded_channels)));
+    });
+  };
+  if (plan_conv_reduce_columns(count) == 8) return add(std::integral_constant<int, 8>{});
+  add(std::integral_constant<int, 32>{});
 }
 
 }  // namespace gradus
