@@ -49,12 +49,29 @@ void append_names(std::string& text, std::string_view what, const std::vector<st
   if (names.size() > kShown) text += concat(" and ", names.size() - kShown, " more");
 }
 
-// A replacement keeps asking for a gradient if the tensor did; history and gradient stay behind.
-void replace(Tensor& tensor, const Tensor& value) {
-  const bool wants_grad = tensor.requires_grad();
-  tensor = value.detach();
-  if (wants_grad) tensor.set_requires_grad(true);
-}
+bool is_at(const Tensor& tensor, Device device) { return tensor.device() == device; }
+bool is_at(const Tensor& tensor, DType dtype) { return tensor.dtype() == dtype; }
+
+// Moves or converts the tensors of a module; those that were one tensor stay one.
+class Replacing {
+ public:
+  // A replacement keeps asking for a gradient if the tensor did; history and gradient stay behind.
+  template <class Target>  // Device or DType
+  void to(Tensor& tensor, Target target) {
+    if (is_at(tensor, target)) return;
+    for (const auto& [old, fresh] : done_) {
+      if (!is_same(old, tensor) || !is_at(fresh, target)) continue;
+      tensor = fresh;
+      return;
+    }
+    Tensor fresh = tensor.to(target).detach();
+    if (tensor.requires_grad()) fresh.set_requires_grad(true);
+    done_.emplace_back(std::exchange(tensor, fresh), fresh);
+  }
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> done_;  // before and after
+};
 
 }  // namespace
 
@@ -134,18 +151,16 @@ void Module::train(bool on) {
 }
 
 void Module::to(Device device) {
-  for (const Slot& slot : slots()) {
-    Tensor& tensor = *slot.item.tensor;
-    if (tensor.device() != device) replace(tensor, tensor.to(device));
-  }
+  Replacing replacing;
+  for (const Slot& slot : slots()) replacing.to(*slot.item.tensor, device);
 }
 
 void Module::to(DType dtype) {
   check(is_floating(dtype), "to", "expected a floating dtype, got ", dtype);
+  Replacing replacing;
   for (const Slot& slot : slots()) {
-    Tensor& tensor = *slot.item.tensor;
     const DType wanted = slot.item.stored == Stored::acc ? acc_dtype(dtype) : dtype;
-    if (is_floating(tensor.dtype()) && tensor.dtype() != wanted) replace(tensor, tensor.to(wanted));
+    if (is_floating(slot.item.tensor->dtype())) replacing.to(*slot.item.tensor, wanted);
   }
 }
 

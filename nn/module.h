@@ -111,7 +111,7 @@ class Module {
   bool training() const { return training_; }
 
   // Moves or converts all tensors of this module and everything in it that are not so already. They
-  // get new memory: create the optimizer afterwards.
+  // get new memory, a shared one once: create the optimizer afterwards.
   void to(Device device);
   void to(DType dtype);  // floating; integer buffers stay
 

@@ -194,6 +194,21 @@ TEST(Module, ASharedParameterIsListedOnce) {
   EXPECT_EQ(net.state_dict().size(), 4u);
 }
 
+// As torch.nn.Module.to(), which keeps ties: otherwise each would be trained by itself.
+TEST(Module, ASharedParameterStaysOneWhenConverted) {
+  TwoConvs net;
+  net.second.weight = net.first.weight;
+  net.to(DType::f64);
+  EXPECT_TRUE(is_same(net.first.weight, net.second.weight));
+  EXPECT_TRUE(net.first.weight.requires_grad());
+  EXPECT_EQ(net.first.weight.dtype(), DType::f64);
+  EXPECT_EQ(net.parameter_count(), 2 + 2 + 1);
+  net.to(DType::f16);  // biases stay in f32: not one with anything in f16
+  EXPECT_TRUE(is_same(net.first.weight, net.second.weight));
+  EXPECT_FALSE(is_same(net.first.bias, net.second.bias));
+  EXPECT_EQ(net.named_parameters().size(), 3u);
+}
+
 TEST(Module, ZeroGradForgets) {
   Sequential net = small_net();
   sum(net(ramp({2, 1, 4, 4}))).backward();
