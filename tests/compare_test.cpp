@@ -11,9 +11,11 @@
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
 #include "core/generator.h"
+#include "nn/activation.h"
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"
 #include "nn/dropout.h"
+#include "nn/linear.h"
 #include "nn/models.h"
 #include "nn/trainer.h"
 #include "tests/support/compared_modules.h"
@@ -116,6 +118,20 @@ TEST(Compare, NormalizationOfTwoValues) {
                                          quick({std::begin(kDTypes), std::end(kDTypes)}));
     EXPECT_TRUE(report.ok()) << "seed " << seed << ": " << wrong_values(report);
   }
+}
+
+// An infinity in one image makes its loss NaN, and so the gradient that arrives at all layers; what
+// ReLU makes of -inf is finite all the same.
+TEST(Compare, GradientsThatAreNotFiniteHaveNoDifferences) {
+  manual_seed(1);
+  nn::Sequential net(nn::Linear(6, 6), nn::ReLU(), nn::Linear(6, 3));
+  nn::Batch batch = drawn_batch({5, 6}, 3);
+  batch.x.slice(0, 0, 1).slice(1, 3, 4).fill_(HUGE_VAL);
+  const CompareReport report = compare(net, batch, quick());
+  EXPECT_TRUE(report.ok()) << wrong_values(report);
+  const CompareDifferences relu = value_of(row_at(report, "1"), "dx").differences.value();
+  EXPECT_TRUE(relu.has_power) << "the other images";
+  EXPECT_TRUE(std::isfinite(relu.want));
 }
 
 TEST(Compare, FindsABackwardThatIsWrongEverywhere) {

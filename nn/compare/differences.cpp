@@ -200,7 +200,8 @@ Side side_of(const Tensor& upstream, const Numbers& y, const Numbers& high, cons
   for (size_t i = 0; i < y.size(); ++i) {
     const double first = high[i] - low[i], second = high[i] - 2 * y[i] + low[i];
     const double noise = kRounding * std::abs(y[i]);
-    if (!(std::abs(second) <= kCorner * std::max(std::abs(first), typical) + noise)) {  // NaN too
+    const bool is_smooth = std::abs(second) <= kCorner * std::max(std::abs(first), typical) + noise;
+    if (!is_smooth || !std::isfinite(dy[i])) {  // NaN is not smooth
       dy[i] = 0, side.has_corners = true;
       continue;
     }

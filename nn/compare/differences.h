@@ -17,7 +17,7 @@ std::vector<double> measured_scales(const ComparedLayer& layer, const LayerRun& 
 
 // The gradient of input `input` along a random direction v: Σ g·v against the central difference
 // Σ dy·(y(x + v) - y(x - v)) / 2. Outputs that have a corner there (a ReLU at 0, a tie of a pooling
-// window) are left out on both sides, by setting their dy to 0.
+// window) and those whose dy is not finite are left out on both sides, by setting their dy to 0.
 CompareDifferences differences_of(const ComparedLayer& layer, size_t input,
                                   const LayerRun& reference);
 
