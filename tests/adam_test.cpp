@@ -117,6 +117,35 @@ TEST_P(AdamTest, EachParameterHasItsOwnFirstStep) {
   EXPECT_NEAR(b.item<double>(), 0.5, 1e-12);
 }
 
+// Steps that a parameter is left out of, frozen or without a gradient, are none of its own: it goes
+// on as by itself, also where the state was saved in between.
+TEST_P(AdamTest, StepsWithoutAParameterDoNotCountForIt) {
+  for (const std::string name : {"adam", "adamw"}) {
+    const auto run = [&](bool alone, int resumed_after) {
+      Tensor a = parameter({1, 2}, DType::f64, GetParam());
+      Tensor b = parameter({-2, 0.5}, DType::f64, GetParam());
+      const auto fresh = [&] { return make(name, alone ? std::vector{b} : std::vector{a, b}); };
+      auto optimizer = fresh();
+      for (int step = 0; step < 8; ++step) {
+        const bool has_part = step < 2 || step == 4 || step == 7;
+        if (!has_part && alone) continue;
+        optimizer->zero_grad();
+        set_gradient(a, {0.5, -1});
+        b.set_requires_grad(step != 3);
+        if (has_part || step == 3) set_gradient(b, {1, 0.25 * step - 1});
+        optimizer->step();
+        if (step != resumed_after) continue;
+        auto again = fresh();
+        again->load_state(optimizer->state());
+        optimizer = std::move(again);
+      }
+      return b.to_vector<double>();
+    };
+    for (const int after : {-1, 1, 2, 3, 4, 5, 6})
+      EXPECT_EQ(run(false, after), run(true, -1)) << after;
+  }
+}
+
 // Two mutants of AdamW that take the decay in the wrong order; the comparison tells them apart.
 TEST_P(AdamTest, DecayOfAdamWComesFirst) {
   Tensor w = parameter({2.0}, DType::f64, GetParam());

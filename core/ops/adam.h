@@ -15,7 +15,7 @@ struct AdamTensor {
   AnyView dp;          // like p
   AnyView exp_avg;     // like p, acc_dtype(p.dtype)
   AnyView exp_avg_sq;  // like exp_avg
-  int64_t born = 0;    // steps begun before the first with this parameter
+  int64_t born = 0;    // steps begun without this parameter
 };
 
 struct AdamSettings {

@@ -13,7 +13,7 @@ struct SgdTensor {
   AnyView p;         // any shape
   AnyView dp;        // like p
   AnyView buf;       // like p, acc_dtype(p.dtype); not given where momentum is 0
-  int64_t born = 0;  // steps begun before the first with this parameter
+  int64_t born = 0;  // steps begun without this parameter
 };
 
 // With all arithmetic in acc_dtype(p.dtype) and one rounding to p's dtype:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "autograd/grad_mode.h"
 #include "autograd/tape.h"
@@ -63,7 +64,9 @@ std::vector<NamedTensor> number(std::vector<Tensor> parameters) {
 }
 
 Optimizer::Optimizer(std::vector<NamedTensor> parameters, double lr)
-    : parameters_(std::move(parameters)), born_(parameters_.size(), -1) {
+    : parameters_(std::move(parameters)),
+      born_(parameters_.size(), -1),
+      idle_since_(parameters_.size(), -1) {
   check_parameters(parameters_);
   const Device device = parameters_.front().tensor.device();
   step_ = Tensor::zeros({1}, {.dtype = DType::i64, .device = device});
@@ -101,14 +104,37 @@ void Optimizer::set_failed_step(Tensor failed_step) {
   failed_step_ = std::move(failed_step);
 }
 
-void Optimizer::note_births(const std::vector<size_t>& active) {
-  const bool is_new =
-      std::any_of(active.begin(), active.end(), [&](size_t i) { return born_[i] < 0; });
-  if (!is_new) return;
-  const int64_t now = fresh_ ? 0 : steps();  // reading waits for the device
-  for (const size_t i : active) {
-    if (born_[i] < 0) born_[i] = now;
+// Steps in which a parameter has no part are none of its own: they are added to born_ when it has
+// one again.
+void Optimizer::note_active(const std::vector<size_t>& active) {
+  std::vector<bool> is_active(born_.size());
+  for (const size_t i : active) is_active[i] = true;
+  const auto changes = [&](size_t i) {
+    return is_active[i] ? born_[i] < 0 || idle_since_[i] >= 0 : born_[i] >= 0 && idle_since_[i] < 0;
+  };
+  std::vector<size_t> changed;
+  for (size_t i = 0; i < born_.size(); ++i) {
+    if (changes(i)) changed.push_back(i);
   }
+  if (changed.empty()) return;
+  const int64_t now = fresh_ ? 0 : steps();  // reading waits for the device
+  for (const size_t i : changed) {
+    if (!is_active[i]) {
+      idle_since_[i] = now;
+    } else if (born_[i] < 0) {
+      born_[i] = now;
+    } else {
+      born_[i] += now - std::exchange(idle_since_[i], -1);
+    }
+  }
+}
+
+std::vector<int64_t> Optimizer::born_now() const {
+  std::vector<int64_t> born = born_;
+  for (size_t i = 0; i < born.size(); ++i) {
+    if (idle_since_[i] >= 0) born[i] += steps() - idle_since_[i];
+  }
+  return born;
 }
 
 // Without memory and without waiting; in f64, since arithmetic is for floating dtypes: exact up to
@@ -130,15 +156,15 @@ void Optimizer::step() {
     grads[i] = dense(grad, format_of(p.raw(), "optimizer"));
     active.push_back(i);
   }
-  const std::vector<int64_t> born = born_;
-  note_births(active);
+  const std::vector<int64_t> born = born_, idle_since = idle_since_;
+  note_active(active);
   fresh_ = false;
   launch(ScheduleStep{.table = schedule_.raw(), .step = step_.raw(), .lr = lr_.raw()});
   if (active.empty()) return;
   try {
     update(active, grads);
   } catch (...) {
-    born_ = born;
+    born_ = born, idle_since_ = idle_since;
     try {
       uncount_step();
     } catch (const Error&) {  // the device is lost: the first error says why
@@ -153,7 +179,7 @@ void Optimizer::zero_grad() {
 }
 
 std::vector<NamedTensor> Optimizer::state() const {
-  std::vector<NamedTensor> all{{"step", step_}, {"lr", lr_}, {"born", born_tensor(born_)}};
+  std::vector<NamedTensor> all{{"step", step_}, {"lr", lr_}, {"born", born_tensor(born_now())}};
   if (schedule_.defined()) all.push_back({"schedule", schedule_});
   for (NamedTensor& buffer : buffers()) all.push_back(std::move(buffer));
   return all;
@@ -178,6 +204,7 @@ void Optimizer::load_state(const std::vector<NamedTensor>& source) {
   const std::vector<Tensor> values = match_by_name(own, source, name());
   const NoGradGuard no_grad;
   fresh_ = false;
+  std::ranges::fill(idle_since_, -1);
   for (size_t i = 0; i < own.size(); ++i) {
     if (own[i].name == "born") {
       born_ = values[i].to_vector<int64_t>();
