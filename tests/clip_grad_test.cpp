@@ -135,6 +135,21 @@ TEST_P(ClipGradTest, RepeatedGradients) {
   for (const double value : a.grad().to_vector<double>()) EXPECT_NEAR(value, 0.5, 1e-6);
 }
 
+// One gradient that was set for two parameters is scaled once for each; a parameter that two layers
+// share may be listed twice.
+TEST_P(ClipGradTest, SharedGradientsAndParameters) {
+  Tensor a = parameter({1, 2}, DType::f32, GetParam()),
+         b = parameter({3, 4}, DType::f32, GetParam());
+  const Tensor grad = Tensor::full({2}, 2.0, {.device = GetParam()});
+  a.set_grad(grad), b.set_grad(grad);
+  EXPECT_EQ(clip_grad_norm_({a, b, a}, 1).item<double>(), 4);
+  for (const Tensor& p : {a, b}) {
+    for (const double value : p.grad().to_vector<double>()) EXPECT_NEAR(value, 0.5, 1e-6);
+  }
+  clip_grad_value_({a, a}, 0.25);
+  EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0.25, 0.25}));
+}
+
 TEST_P(ClipGradTest, ParametersWithoutGradients) {
   Tensor a = parameter({1}, DType::f32, GetParam()), b = parameter({1}, DType::f32, GetParam());
   EXPECT_EQ(clip_grad_norm_({a, b}, 1).item<double>(), 0);

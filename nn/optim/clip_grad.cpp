@@ -1,10 +1,12 @@
 #include "nn/optim/clip_grad.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/clip_grad.h"
+#include "nn/match.h"
 
 namespace gradus::nn {
 namespace {
@@ -17,19 +19,27 @@ GradNorm norm_of(double type) {
   return GradNorm::infinity;
 }
 
-// The gradients, dense and each in memory of its own: a view that repeats its elements, as sum()
-// leaves it, is replaced by a copy.
+// The gradients, dense and each in memory of its own, so that each is scaled once: a view that
+// repeats its elements, as sum() leaves it, is replaced by a copy, and so is one that set_grad()
+// gave to several parameters. A parameter that is listed twice counts once.
 std::vector<Tensor> dense_grads(const std::vector<Tensor>& parameters, std::string_view op) {
-  std::vector<Tensor> grads;
+  std::vector<Tensor> grads, listed;
   for (Tensor p : parameters) {
     const Tensor grad = p.grad();
-    if (!grad.defined()) continue;
+    const auto is_p = [&](const Tensor& other) { return is_same(other, p); };
+    if (!grad.defined() || std::ranges::any_of(listed, is_p)) continue;
+    listed.push_back(p);
     if (!grads.empty()) {
       check(grads.front().device() == grad.device(), op,
             "all gradients must be on one device, got ", grad, " and ", grads.front());
     }
     const bool is_dense = grad.is_contiguous() || grad.is_contiguous(MemoryFormat::channels_last);
-    if (!is_dense) p.set_grad(dense(grad));
+    const auto shares = [&](const Tensor& other) { return other.storage() == grad.storage(); };
+    if (!is_dense) {
+      p.set_grad(dense(grad));
+    } else if (std::ranges::any_of(grads, shares)) {
+      p.set_grad(grad.clone());
+    }
     grads.push_back(p.grad());
   }
   return grads;

@@ -14,7 +14,8 @@ namespace gradus::nn {
 
 // Scales all gradients together so that their common norm is at most max_norm (inf: measures only),
 // and returns the norm before that as an f64 scalar on their device. norm_type: 1, 2 or infinity.
-// Parameters without a gradient are passed over; where none has one the result is 0.
+// Parameters without a gradient are passed over, one that is listed twice counts once; where none
+// has a gradient the result is 0.
 // https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm,
                        double norm_type = 2.0);
