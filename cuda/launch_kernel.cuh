@@ -15,6 +15,7 @@ struct LaunchShape {
   // How the kernel wants a multiprocessor's memory split between shared memory and first-level
   // cache. Kernels that overlap want the same: another split needs an idle multiprocessor.
   int carveout = cudaSharedmemCarveoutDefault;
+  int rows = 1;  // of `threads` threads each: blockDim.y
 };
 
 // Bytes of shared memory that one block may have.
@@ -46,7 +47,7 @@ void launch(Cuda& cuda, const LaunchShape& shape, bool overlaps, void (*kernel)(
   }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads), static_cast<unsigned>(shape.rows));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = cuda.stream();
   config.attrs = attributes;

@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   PartOf<F, A> part = F::template identity<A>();
   int64_t i = of.begin + of.lane;
   ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, i);
+  wait_for_previous_kernel();
   for (; i + 7 * of.lanes < of.end; i += 8 * of.lanes) take_row<F, 8, N>(part, from, walk);
   if (i + 3 * of.lanes < of.end) {
     take_row<F, 4, N>(part, from, walk);
@@ -170,6 +171,7 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
   __shared__ alignas(16) A slots[F::kFields][kReduceThreads * N];
   const ColumnBlock<N> block(plan);
   const int64_t end = min((block.chunk + 1) * plan.chunk_size, plan.reduced.count);
+  wait_for_previous_kernel();
   PartOf<F, A> parts[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) parts[j] = F::template identity<A>();
@@ -201,12 +203,14 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   constexpr int kRows = detail::kLeastRows, kPair = kPairOf<N>;
   __shared__ alignas(16) A slots[F::kFields][kReduceThreads * N];
   const ColumnBlock<N> block(plan);
+  const T* from = block.first(x, plan);
+  ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, block.chunk * plan.chunk_size + threadIdx.y);
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  wait_for_previous_kernel();
+  start_next_kernel();
   if (block.of.is_inside) {
     Pack<T, N> packs[kRows];
-    ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, block.chunk * plan.chunk_size + threadIdx.y);
-    load_items(packs, block.first(x, plan), walk);
-    start_next_kernel();
+    load_items(packs, from, walk);
 #pragma unroll
     for (int j = 0; j < N; j += kPair) {
       PartOf<F, A> parts[kPair];
@@ -302,9 +306,10 @@ unsigned row_blocks(const ReducePlan<X>& plan, std::string_view op) {
   return exact_blocks(ceil_div(plan.outputs * plan.chunks, per_block), op);
 }
 template <int X>
-dim3 column_threads(const ReducePlan<X>& plan) {
-  return {static_cast<unsigned>(plan.block_x),
-          static_cast<unsigned>(kReduceThreads / plan.block_x)};
+LaunchShape column_shape(const ReducePlan<X>& plan, std::string_view op) {
+  return {.grid = exact_blocks(plan.tiles * plan.chunks, op),
+          .threads = plan.block_x,
+          .rows = kReduceThreads / plan.block_x};
 }
 
 template <class F, int N, class T>
@@ -315,13 +320,17 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     if constexpr (N > 1) {
       if (plan.one_turn) kernel = reduce_forward_turn<F, N, T>;
     }
-    kernel<<<exact_blocks(plan.tiles * plan.chunks, op), column_threads(plan), 0, cuda.stream()>>>(
-        x, plan, output);
+    launch_overlapping(cuda, column_shape(plan, op), kernel, x, plan, output);
   } else {
     const LaunchShape shape{.grid = dim3(row_blocks(plan, op)),
                             .threads = kReduceThreads,
                             .cluster = plan.clustered ? static_cast<int>(plan.chunks) : 1};
-    launch_kernel(cuda, shape, reduce_forward_rows<F, N, T>, x, plan, output);
+    const auto kernel = reduce_forward_rows<F, N, T>;
+    if (plan.clustered) {
+      launch_kernel(cuda, shape, kernel, x, plan, output);
+    } else {
+      launch_overlapping(cuda, shape, kernel, x, plan, output);
+    }
   }
   if (output.partial == nullptr) return;
   if (merges_across(plan)) {

@@ -67,6 +67,8 @@ __device__ __forceinline__ void write_gradients(T* dx, const T* x, const ReduceP
   const int64_t step = plan.item_step;
   ItemWalk<kAnyAxes<N>, 1, 2> from(plan, i);
   ItemWalk<kAnyAxes<N>, 0, 2> to(plan, i);
+  wait_for_previous_kernel();
+  start_next_kernel();
   Pack<T, N> packs[kUnroll];
   const auto load = [&] {
 #pragma unroll
@@ -126,8 +128,10 @@ __global__ void __launch_bounds__(kReduceThreads)
   using A = acc_t<T>;
   constexpr int N = kReducePack<T>, kTerms = kNeighbours ? N : 1;
   const uint32_t i = blockIdx.x * kReduceThreads + threadIdx.x;
-  if (i >= packs) return;
   const StridedOffsets<3> at = axes.offsets(i);
+  wait_for_previous_kernel();
+  start_next_kernel();
+  if (i >= packs) return;
   const Pack<T, N> pack = load_pack_once<N>(x + at.at[1]);
   typename F::template Terms<A> terms[kTerms];
   if constexpr (kNeighbours) {
@@ -181,9 +185,8 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 template <class F, int N, class T>
 void launch_reduce_backward_columns(Cuda& cuda, T* dx, const T* x, const ReducePlan<2>& plan,
                                     const ReduceStatistics<T>& statistics) {
-  reduce_backward_columns<F, N>
-      <<<exact_blocks(plan.tiles * plan.chunks, F::name), column_threads(plan), 0, cuda.stream()>>>(
-          dx, x, plan, statistics);
+  launch_overlapping(cuda, column_shape(plan, F::name), reduce_backward_columns<F, N, T>, dx, x,
+                     plan, statistics);
 }
 
 // Launches reduce_backward_packs if it takes these tensors, or returns false.
@@ -199,8 +202,8 @@ bool launch_reduce_backward_packs(Cuda& cuda, const ReduceBackward& args,
   const unsigned blocks = exact_blocks(ceil_div(packs, kReduceThreads), F::name);
   const auto kernel =
       order->neighbours ? reduce_backward_packs<F, true, T> : reduce_backward_packs<F, false, T>;
-  kernel<<<blocks, kReduceThreads, 0, cuda.stream()>>>(args.dx.as<T>(), args.x.as<T>(), order->axes,
-                                                       packs, statistics);
+  launch_overlapping(cuda, {.grid = blocks, .threads = kReduceThreads}, kernel, args.dx.as<T>(),
+                     args.x.as<T>(), order->axes, packs, statistics);
   return true;
 }
 
@@ -214,8 +217,8 @@ void launch_reduce_backward(Cuda& cuda, const ReduceBackward& args,
   const T* x = args.x.as<T>();
   const ReducePlan<2> plan = plan_reduce_backward(args.dx, args.x, args.dy);
   if (plan.mapping != ReduceMapping::columns) {
-    reduce_backward_rows<F>
-        <<<row_blocks(plan, F::name), kReduceThreads, 0, cuda.stream()>>>(dx, x, plan, statistics);
+    launch_overlapping(cuda, {.grid = row_blocks(plan, F::name), .threads = kReduceThreads},
+                       reduce_backward_rows<F, T>, dx, x, plan, statistics);
   } else if (plan.packed) {
     statistics.packed =
         plan.column[2] == 1 && steps_in_packs(plan.kept, 2, kReducePack<T>,

@@ -312,7 +312,12 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   const int64_t items = plan.reduced.count;
   if (plan.mapping == ReduceMapping::columns) {
     // First several threads per column, then several blocks, in whole turns of eight rows.
-    const int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
+    int64_t rows = detail::stack_rows(plan, detail::kLeastRows);
+    // Half a warp of packs side by side where each thread then has all of its rows in one turn.
+    if (plan.packed && plan.block_x == 32 && items == 2 * rows * detail::kLeastRows) {
+      plan.block_x /= 2;
+      rows *= 2;
+    }
     const int64_t packs = plan.kept.count * plan.column_slots;
     const int64_t most = std::max(detail::kWantedThreads / (packs * rows),
                                   ceil_div(items, rows * detail::kLongestRun));

@@ -193,16 +193,20 @@ TEST(ReducePlans, ShortSetsShareAWarp) {
 }
 
 TEST(ReducePlans, ColumnsHaveEnoughThreads) {
-  // Up to eight threads share a pack of columns, each with eight rows or more.
+  // Up to eight threads share a pack of columns, each with eight rows or more; sixteen where that
+  // makes all rows one turn.
   const Shape large{256, 128, 56, 56}, small{128, 64, 32, 32};
   const ReducePlan<1> f32 = plan_reduce(view(large), view({256, 1, 56, 56}));
   EXPECT_EQ(f32.mapping, ReduceMapping::columns);
-  EXPECT_EQ(f32.block_x, 32);
-  EXPECT_EQ(f32.tiles, 6272);
+  EXPECT_EQ(f32.block_x, 16);
+  EXPECT_EQ(f32.tiles, 12544);
   EXPECT_EQ(f32.chunks, 1);
+  EXPECT_TRUE(f32.one_turn);
+  const ReducePlan<1> more = plan_reduce(view({256, 136, 56, 56}), view({256, 1, 56, 56}));
+  EXPECT_EQ(more.block_x, 32);
+  EXPECT_FALSE(more.one_turn);
   EXPECT_EQ(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).block_x, 32);
   EXPECT_TRUE(plan_reduce(view(small, DType::bf16), view({128, 1, 32, 32}, DType::bf16)).one_turn);
-  EXPECT_FALSE(f32.one_turn);
   EXPECT_FALSE(plan_reduce(view({128, 64, 31, 31}), view({128, 1, 31, 31})).one_turn);
   EXPECT_EQ(plan_reduce(view({128, 63, 32, 32}), view({128, 1, 32, 32})).block_x, 64);
   EXPECT_EQ(plan_reduce(view({128, 15, 32, 32}), view({128, 1, 32, 32})).block_x, 256);
