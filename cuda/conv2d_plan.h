@@ -256,8 +256,13 @@ inline bool conv_reduces_channels(int64_t channels, int64_t taps, int64_t slices
   return channels >= 32 && taps <= 64 && slices <= 48;
 }
 
-// Second stage of other sums over chunks: a block has so many outputs, and 256 / columns threads
-// for each.
-inline int plan_conv_reduce_columns(int64_t outputs) { return outputs < 4096 ? 8 : 32; }
+// Second stage of other sums over slices: a block has so many outputs, and 256 / columns threads
+// for each. Few outputs: 32 threads, or 16 where no multiprocessor needs two blocks then and all
+// slices are on their way at once.
+inline constexpr int kConvReduceAhead = 17;  // slices of one of 16 threads
+inline int plan_conv_reduce_columns(int64_t outputs, int64_t slices) {
+  if (outputs >= 4096) return 32;
+  return outputs > 8 * kHaloProcessors && slices <= 16 * kConvReduceAhead ? 16 : 8;
+}
 
 }  // namespace gradus

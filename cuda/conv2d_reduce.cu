@@ -20,7 +20,8 @@ constexpr int kThreads = 256;
 // smem    one sum per warp and column
 // order   a thread adds every (256 / Columns)-th slice; a warp's threads of a column are added in
 //         pairs, so are the warps
-template <class T, int Columns>
+// Ahead slices of a thread are on their way at a time.
+template <class T, int Columns, int Ahead>
 __global__ void __launch_bounds__(kThreads)
     conv2d_reduce(const __grid_constant__ SliceSum p, FastDivisor per_row, FastDivisor padded) {
   using Acc = acc_t<T>;
@@ -34,12 +35,14 @@ __global__ void __launch_bounds__(kThreads)
   const int position = static_cast<int>(e - row * per_row.divisor);
   const int tap = static_cast<int>(padded.quotient(position));
   const int c = position - tap * p.padded_channels;
-  start_next_kernel();
+  // Few outputs: the next kernel may start while the first stage runs, whose blocks leave no room
+  // in first layers and depthwise ones; where they do, the next ones would not spread evenly.
+  if constexpr (Columns < 32) start_next_kernel();
   wait_for_previous_kernel();
+  if constexpr (Columns == 32) start_next_kernel();
+  const Acc* const first = static_cast<const Acc*>(p.partials) + e;
   Acc sum = 0;
-  if (e < count) {
-    sum = add_slices<8, 1>(static_cast<const Acc*>(p.partials) + e, count, slices, lane, kLanes)[0];
-  }
+  if (e < count) sum = add_slices<Ahead, 1>(first, count, slices, lane, kLanes)[0];
 #pragma unroll
   for (int i = Columns; i < 32; i *= 2) sum += __shfl_xor_sync(0xffffffff, sum, i);
   if (threadIdx.x % 32 < Columns) sums[threadIdx.x / 32][column] = sum;
@@ -103,18 +106,25 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
           conv2d_reduce_channels<T>, p, static_cast<int>(tiles));
     });
   }
-  const auto add = [&](auto columns) {
-    constexpr int kColumns = columns.value;
+  const auto add = [&](auto columns, auto ahead) {
+    constexpr int kColumns = columns.value, kAhead = ahead.value;
     const dim3 blocks(exact_blocks(ceil_div(count, kColumns), "conv2d"));
     visit(Floating{}, out, [&](auto type) {
       using T = typename decltype(type)::type;
-      launch_overlapping(cuda, {blocks, kThreads}, conv2d_reduce<T, kColumns>, p,
+      launch_overlapping(cuda, {blocks, kThreads}, conv2d_reduce<T, kColumns, kAhead>, p,
                          FastDivisor(static_cast<uint32_t>(count / p.rows)),
                          FastDivisor(static_cast<uint32_t>(p.padded_channels)));
     });
   };
-  if (plan_conv_reduce_columns(count) == 8) return add(std::integral_constant<int, 8>{});
-  add(std::integral_constant<int, 32>{});
+  switch (plan_conv_reduce_columns(count, p.slices)) {
+    case 8:
+      return add(std::integral_constant<int, 8>{}, std::integral_constant<int, 9>{});
+    case 16:
+      return add(std::integral_constant<int, 16>{},
+                 std::integral_constant<int, kConvReduceAhead>{});
+    default:
+      return add(std::integral_constant<int, 32>{}, std::integral_constant<int, 8>{});
+  }
 }
 
 }  // namespace gradus
