@@ -1,6 +1,7 @@
 // conv2d's first layers on CUDA: launches of conv2d_first.cuh and what builds on it.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_first_plain.cuh"
+#include "cuda/conv2d_first_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -26,6 +27,7 @@ FirstConv first_conv(const Image& x, const Image& y, const Window& window, const
   p.row_tiles = FastDivisor(static_cast<uint32_t>(row_tiles));
   p.tiles = p.images * row_tiles;
   p.positions = FastDivisor(static_cast<uint32_t>(p.taps_h * p.taps_w * x.channels));
+  p.window = number(conv_first_window(x.channels, window, tile));
   return p;
 }
 
@@ -56,33 +58,48 @@ void forward_tensor(Cuda& cuda, const FirstConv& p) {
                 conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
 }
 
-// A block for each slice and M * 16 channels, with room for their tiles or their sums.
-template <class T, int Channels, int M>
-LaunchShape wgrad_shape(const FirstConv& p, int64_t slices, int64_t sums) {
-  using Tiles = FirstWgradTiles<T, Channels, M>;
+// A block for each slice and K channels, with room for their tiles or their sums.
+template <class T, int Channels, int K>
+LaunchShape wgrad_shape(const Cuda& cuda, const FirstConv& p, int64_t slices, int64_t sums) {
+  using Tiles = FirstWgradTiles<T, Channels, K>;
   const int64_t pixels =
       ceil_div(int64_t{p.tile.rows} * p.out_w, Tiles::kPixels) * int64_t{Tiles::kPixels};
-  const int64_t tiles = pixels * (2 * int64_t{Tiles::kPitch} + 4) +
-                        2 * int64_t{sizeof(T)} * Channels * p.tile.halo_pixels();
-  return {
-      .grid = dim3(exact_blocks(slices, "conv2d"), static_cast<unsigned>(ceil_div(p.k, M * 16))),
-      .threads = 256,
-      .shared_bytes = static_cast<size_t>(std::max(tiles, sums))};
+  const int64_t tiles =
+      pixels * (2 * int64_t{Tiles::Dy::kPitch} + int64_t{sizeof(int)}) +
+      int64_t{sizeof(T)} * (2 * int64_t{Channels} * p.tile.halo_pixels() + p.window);
+  // A multiprocessor has two blocks. Where there were room for a third, the next launch's first
+  // blocks, which start before this one ends, would lie three on some and one on others.
+  const int64_t place = cuda.info().compute_major >= 9 ? kHaloShared / 3 + 1 : 0;
+  return {.grid = dim3(exact_blocks(slices, "conv2d"), static_cast<unsigned>(ceil_div(p.k, K))),
+          .threads = 256,
+          .shared_bytes = static_cast<size_t>(std::max({tiles, sums, place}))};
 }
 
-template <class T, int Channels, int M, int N>
+template <class T, int Channels, int Parts, int N>
 void wgrad(Cuda& cuda, const FirstConv& p, int64_t slices) {
-  const int64_t sums = int64_t{8} * M * 16 * kFirstSumsPitch<N> * int64_t{sizeof(float)};
-  launch_overlapping(cuda, wgrad_shape<T, Channels, M>(p, slices, sums),
-                     p.bias_sums == nullptr ? conv2d_first_wgrad<T, Channels, M, N, false>
-                                            : conv2d_first_wgrad<T, Channels, M, N, true>,
+  const int64_t sums =
+      int64_t{sizeof(float)} * 8 / Parts * FirstWgradProduct<T, Channels, Parts, N>::kSums;
+  launch_overlapping(cuda, wgrad_shape<T, Channels, 32 * Parts>(cuda, p, slices, sums),
+                     p.bias_sums == nullptr ? conv2d_first_wgrad<T, Channels, Parts, N, false>
+                                            : conv2d_first_wgrad<T, Channels, Parts, N, true>,
                      p);
+}
+
+// The tensor-core kernel for the positions (r, s, c), at most 40.
+template <class T, int Channels, int Parts>
+void wgrad_tensor(Cuda& cuda, const FirstConv& p, int64_t slices) {
+  const int positions = static_cast<int>(p.positions.divisor);
+  if constexpr (Channels == 1) {
+    if (positions <= 16) return wgrad<T, Channels, Parts, 2>(cuda, p, slices);
+  }
+  positions <= 32 ? wgrad<T, Channels, Parts, 4>(cuda, p, slices)
+                  : wgrad<T, Channels, Parts, 5>(cuda, p, slices);
 }
 
 template <int Channels>
 void wgrad_plain(Cuda& cuda, const FirstConv& p, int64_t slices) {
   const int64_t sums = int64_t{256} * sizeof(FirstPlainSums<Channels>::c);
-  launch_overlapping(cuda, wgrad_shape<float, Channels, 4>(p, slices, sums),
+  launch_overlapping(cuda, wgrad_shape<float, Channels, 64>(cuda, p, slices, sums),
                      p.bias_sums == nullptr ? conv2d_first_wgrad_plain<Channels, false>
                                             : conv2d_first_wgrad_plain<Channels, true>,
                      p);
@@ -136,14 +153,9 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
     visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
       using T = typename decltype(type)::type;
       constexpr int kChannels = decltype(channels)::value;
-      if (call.math() == ConvMath::f32) {
-        wgrad_plain<kChannels>(cuda, p, slices);
-      } else if (kChannels == 1 && positions <= 16) {
-        p.k <= 32 ? wgrad<T, 1, 2, 2>(cuda, p, slices) : wgrad<T, 1, 4, 2>(cuda, p, slices);
-      } else {
-        positions <= 32 ? wgrad<T, kChannels, 4, 4>(cuda, p, slices)
-                        : wgrad<T, kChannels, 4, 5>(cuda, p, slices);
-      }
+      if (call.math() == ConvMath::f32) return wgrad_plain<kChannels>(cuda, p, slices);
+      p.k <= 32 ? wgrad_tensor<T, kChannels, 1>(cuda, p, slices)
+                : wgrad_tensor<T, kChannels, 2>(cuda, p, slices);
     });
   }
   sum_slices(

@@ -24,6 +24,7 @@ struct FirstConv {
   FastDivisor tile_width, halo_width;
   FastDivisor row_tiles;  // of an image
   FastDivisor positions;  // (r, s, c)
+  int window = 1;         // elements of a tile of x from the first of a pixel's window to the last
   int tiles = 1;          // blocks along x take every so many-th one
 };
 

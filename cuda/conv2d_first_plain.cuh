@@ -1,7 +1,7 @@
 // First layers' weight gradient in plain multiply-adds, for strict f32.
 #pragma once
 
-#include "cuda/conv2d_first_wgrad.cuh"
+#include "cuda/conv2d_first_tiles.cuh"
 
 namespace gradus {
 
@@ -28,10 +28,10 @@ struct FirstPlainSums {
   // Adds a tile's pixels; a unit that would have none of its own adds nothing.
   __device__ __forceinline__ void add(const unsigned char* y, const float* x, const int* table,
                                       int valid) {
-    constexpr int kPitch = first_dy_pitch<float, 4>;
     if (pixel >= pixels) return;
     for (int m = pixel; m < valid; m += pixels) {
-      const float* const dy = reinterpret_cast<const float*>(y + m * kPitch) + lane * 4;
+      const int place = FirstDyTile<float, 64>::place(m, lane);
+      const float* const dy = reinterpret_cast<const float*>(y + place);
       const auto low = load_pack<4>(dy), high = load_pack<4>(dy + 32);
       const float* const from = x + table[m];
 #pragma unroll
@@ -68,12 +68,13 @@ template <int Channels, bool Bias>
 __global__ void __launch_bounds__(256, 2)
     conv2d_first_wgrad_plain(const __grid_constant__ FirstConv p) {
   const int k0 = blockIdx.y * 64;
-  FirstWgradTiles<float, Channels, 4> tiles(p, k0);
+  using Tiles = FirstWgradTiles<float, Channels, 64>;
+  Tiles tiles(p, k0);
   tiles.start();
   FirstPlainSums<Channels> sums(p);
   [[maybe_unused]] ChannelSums<float, 64> bias;
-  tiles.walk([&](const unsigned char* dy, const float* x, int valid) {
-    if constexpr (Bias) bias.take(dy, tiles.kPitch, valid);
+  tiles.walk([&](const unsigned char* dy, const float* x, int valid, int) {
+    if constexpr (Bias) bias.take(dy, valid, Tiles::Dy::place);
     sums.add(dy, x, tiles.table, valid);
   });
 

@@ -6,6 +6,17 @@
 
 namespace gradus {
 
+// Where element e of a tile's input with its halo, one channel, lies from the tile's first row on,
+// and in which of its rows; far outside: there is none.
+__device__ __forceinline__ void place_first(const FirstConv& p, int e, int64_t& offset, int& row) {
+  const int r = static_cast<int>(p.halo_width.quotient(e));
+  const int v = e - r * p.tile.halo_columns + p.shift_w;
+  const bool inside =
+      r < p.tile.halo_rows && static_cast<unsigned>(v) < static_cast<unsigned>(p.in_w);
+  offset = r * p.x_strides.h + v * p.x_strides.w;
+  row = inside ? r : -(1 << 30);
+}
+
 // A tile's input on its way to shared memory, as [row][column][Channels], zeros outside: kHeld
 // pixels of a thread wait in registers while the tile before is multiplied, others come at the end.
 template <class T, int Channels>
@@ -18,15 +29,7 @@ struct FirstInput {
 
   __device__ __forceinline__ explicit FirstInput(const FirstConv& problem) : p(problem) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) place(threadIdx.x + i * kThreads, offsets[i], rows[i]);
-  }
-  __device__ __forceinline__ void place(int e, int64_t& offset, int& row) const {
-    const int r = static_cast<int>(p.halo_width.quotient(e));
-    const int v = e - r * p.tile.halo_columns + p.shift_w;
-    const bool inside =
-        r < p.tile.halo_rows && static_cast<unsigned>(v) < static_cast<unsigned>(p.in_w);
-    offset = r * p.x_strides.h + v * p.x_strides.w;
-    row = inside ? r : -(1 << 30);
+    for (int i = 0; i < kHeld; ++i) place_first(p, threadIdx.x + i * kThreads, offsets[i], rows[i]);
   }
   __device__ __forceinline__ void read(T (&to)[Channels], const FirstTile& tile, int64_t offset,
                                        int row) const {
@@ -62,7 +65,7 @@ struct FirstInput {
       T rest[Channels];
       int64_t offset;
       int row;
-      place(e, offset, row);
+      place_first(p, e, offset, row);
       read(rest, at, offset, row);
       write(to, e, rest);
     }

@@ -41,7 +41,10 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
     __syncthreads();
     const int valid = tiles.valid(tile);
     const uint32_t tile_at = tiles.at(turn % 2);
-    if constexpr (Bias) bias.take(shared + (tile_at - tiles.zeros_at), Tiles::kPitchY, valid);
+    if constexpr (Bias) {
+      bias.take(shared + (tile_at - tiles.zeros_at), valid,
+                [](int pixel, int vector) { return pixel * Tiles::kPitchY + vector * 16; });
+    }
     for (int first = split * Tiles::kPixels; first < valid; first += p.splits * Tiles::kPixels) {
       if constexpr (Split) {
         product.multiply_split(tiles, tile_at, first, valid);

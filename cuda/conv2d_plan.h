@@ -42,13 +42,21 @@ inline HaloTile plan_conv_first(const ConvProblem& problem) {
   return halo_tile(problem, 1, ceil_div(problem.p, ceil_div(problem.p, most)), problem.q);
 }
 
+// Elements of the tile of x from the first of a pixel's window to the last.
+inline int64_t conv_first_window(int64_t channels, const Window& window, const HaloTile& tile) {
+  const Pair &kernel = window.kernel, &dilation = window.dilation;
+  const int64_t rows = (kernel[0] - 1) * dilation[0], columns = (kernel[1] - 1) * dilation[1];
+  return (rows * tile.halo_columns + columns + 1) * channels;
+}
+
 // The most shared memory that its kernels ask for.
 inline int64_t conv_first_shared(const ConvProblem& problem) {
   const HaloTile tile = plan_conv_first(problem);
   const int64_t size = size_of(problem.dtype), x = problem.c * tile.halo_pixels();
   if (problem.kind == ConvProblem::Kind::weight) {
-    const int64_t tiles = (tile.pixels() + 16) * (2 * (64 * size + 32) + 4) + 2 * size * x;
-    const int64_t sums = int64_t{8} * 64 * (40 + 4) * int64_t{sizeof(float)};
+    const int64_t zeros = conv_first_window(problem.c, problem.window, tile);
+    const int64_t tiles = (tile.pixels() + 16) * (2 * 64 * size + 4) + size * (2 * x + zeros);
+    const int64_t sums = int64_t{256} * 9 * 8 * int64_t{sizeof(float)};
     return std::max(tiles, sums);
   }
   const int64_t pixels = int64_t{sizeof(int)} * tile.pixels();

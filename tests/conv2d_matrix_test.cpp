@@ -4,6 +4,8 @@
 // All values are multiples of 1/8 of at most 1, which TF32, f16 and bf16 hold: every product and
 // every sum is then exact in f32 in whatever order it is added, and what is left is the rounding to
 // the storage type. A tap, a border or a parity that is off by one cannot hide in a tolerance.
+#include <cmath>
+
 #include "autograd/ops/conv2d.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/conv_modes.h"
@@ -44,8 +46,8 @@ struct Wanted {
 };
 
 void check(const Problem& problem, const Wanted& wanted, const ConvMode& mode, Device device,
-           MemoryFormat format) {
-  SCOPED_TRACE(concat(problem.text, " ", mode.name, " ", format));
+           MemoryFormat format, MemoryFormat dy_format) {
+  SCOPED_TRACE(concat(problem.text, " ", mode.name, " ", format, ", dy ", dy_format));
   const MatmulPrecisionGuard precision(mode.precision);
   const auto tensor = [&](const ref::Array& values, DType dtype, MemoryFormat layout) {
     return Tensor::from_vector(values.data, values.shape,
@@ -56,7 +58,7 @@ void check(const Problem& problem, const Wanted& wanted, const ConvMode& mode, D
   const Tensor w = tensor(wanted.w, mode.dtype, flat).set_requires_grad(true);
   const Tensor bias = tensor(wanted.bias, acc_dtype(mode.dtype), flat).set_requires_grad(true);
   const Tensor y = conv2d(x, w, bias, problem.options);
-  y.backward(tensor(wanted.dy, mode.dtype, format));
+  y.backward(tensor(wanted.dy, mode.dtype, dy_format));
   const auto expect = [&](const Tensor& got, const ref::Array& want, const char* name) {
     ASSERT_EQ(got.shape(), want.shape) << name;
     std::vector<double> rounded = want.data;
@@ -69,6 +71,15 @@ void check(const Problem& problem, const Wanted& wanted, const ConvMode& mode, D
   expect(bias.grad(), wanted.gradients.db, "dbias");
 }
 
+void check_modes_of(const Problem& problem, const Wanted& wanted, Device device,
+                    MemoryFormat format, MemoryFormat dy_format) {
+  for (const ConvMode& mode : kConvModes) {
+    if (device == kCpu && mode.precision == MatmulPrecision::tf32) continue;
+    check(problem, wanted, mode, device, format, dy_format);
+  }
+  if (device == kCpu) check(problem, wanted, {"f64", DType::f64}, device, format, dy_format);
+}
+
 using Kernel = std::pair<int64_t, int64_t>;
 
 class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
@@ -78,12 +89,7 @@ class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
   }
   Device device() const { return std::get<1>(GetParam()); }
   void check_modes(const Problem& problem, MemoryFormat format) const {
-    const Wanted wanted(problem);
-    for (const ConvMode& mode : kConvModes) {
-      if (device() == kCpu && mode.precision == MatmulPrecision::tf32) continue;
-      check(problem, wanted, mode, device(), format);
-    }
-    if (device() == kCpu) check(problem, wanted, {"f64", DType::f64}, device(), format);
+    check_modes_of(problem, Wanted(problem), device(), format, format);
   }
 };
 
@@ -136,7 +142,7 @@ TEST(Conv2dStrides, OfTheAxesMayDiffer) {
         const Wanted wanted(problem);
         for (const DType dtype : {DType::f32, DType::f16}) {
           for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-            check(problem, wanted, {"", dtype}, kCpu, format);
+            check(problem, wanted, {"", dtype}, kCpu, format, format);
           }
         }
       }
@@ -167,6 +173,49 @@ TEST_P(Conv2dMatrix, OfSmallNetworks) {
       {{1, 40, 70, 9}, {40, 1, r, s}, strided, "depthwise 40, tall, stride 2"},
   };
   for (const Problem& problem : problems) check_modes(problem, MemoryFormat::channels_last);
+}
+
+class Conv2dFirst : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == kCuda && !has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Conv2dFirst, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+// First layers' tiles: one of few pixels; last ones of fewer rows; more than there are blocks; rows
+// of x of any length; channels of y that fill none of a block's, some, or those of two.
+TEST_P(Conv2dFirst, TilesOfAllSizes) {
+  const Conv2dOptions same{.padding = 1};
+  const Problem problems[] = {
+      {{1, 1, 3, 5}, {8, 1, 3, 3}, {}, "1 to 8, three pixels"},
+      {{1, 1, 1, 5}, {40, 1, 1, 1}, {}, "1 to 40, one row"},
+      {{1, 3, 41, 37}, {40, 3, 3, 3}, same, "3 to 40"},
+      {{2, 3, 61, 33}, {72, 3, 3, 3}, same, "3 to 72"},
+      {{1, 4, 47, 22}, {132, 4, 3, 3}, {.stride = 2, .padding = 1, .dilation = 2}, "4 to 132"},
+      {{2, 4, 26, 31}, {8, 4, 2, 3}, {.padding = {1, 0}, .dilation = 3}, "4 to 8, dilation 3"},
+      {{1, 1, 95, 30}, {32, 1, 5, 5}, {.padding = 2}, "1 to 32, 5x5"},
+      {{700, 1, 6, 7}, {16, 1, 3, 3}, same, "1 to 16, many images"},
+      {{301, 3, 5, 5}, {64, 3, 3, 3}, same, "3 to 64, many images"},
+  };
+  for (const Problem& problem : problems) {
+    const Wanted wanted(problem);
+    for (const MemoryFormat format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
+      check_modes_of(problem, wanted, GetParam(), format, MemoryFormat::channels_last);
+    }
+  }
+}
+
+// The last tile of an image has rows of x that no output reads, and fewer outputs than others.
+TEST_P(Conv2dFirst, PixelsThatNoOutputReadsDoNotCount) {
+  const Problem problem{{2, 3, 208, 12}, {8, 3, 3, 3}, {.stride = 2}, "unused row and column"};
+  Wanted wanted(problem);
+  for (int64_t i = 0; i < wanted.x.shape.numel(); ++i) {
+    if (i / 12 % 208 == 207 || i % 12 == 11) wanted.x.data[i] = std::nan("");
+  }
+  check_modes_of(problem, wanted, GetParam(), MemoryFormat::channels_last,
+                 MemoryFormat::channels_last);
 }
 
 }  // namespace

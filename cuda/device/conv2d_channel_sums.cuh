@@ -20,11 +20,12 @@ struct ChannelSums {
     return threads * kV * static_cast<int>(sizeof(Acc));
   }
 
-  // Adds the first `pixels` of a tile, which lie `pitch` bytes apart.
-  __device__ __forceinline__ void take(const unsigned char* tile, int pitch, int pixels) {
+  // Adds the first `pixels` of a tile, whose vectors lie place(pixel, vector) bytes from `tile`.
+  template <class Place>
+  __device__ __forceinline__ void take(const unsigned char* tile, int pixels, const Place& place) {
     const int vector = threadIdx.x % kVectors, step = blockDim.x / kVectors;
     for (int pixel = threadIdx.x / kVectors; pixel < pixels; pixel += step) {
-      const auto dy = load_pack<kV>(reinterpret_cast<const T*>(tile + pixel * pitch) + vector * kV);
+      const auto dy = load_pack<kV>(reinterpret_cast<const T*>(tile + place(pixel, vector)));
 #pragma unroll
       for (int e = 0; e < kV; ++e) sums[e] += static_cast<Acc>(dy[e]);
     }

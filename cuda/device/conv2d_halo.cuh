@@ -21,6 +21,14 @@ __device__ __forceinline__ void copy_async_streamed(uint32_t destination, const 
                : "r"(destination), "l"(source), "r"(valid ? 16 : 0)
                : "memory");
 }
+// The same for 4 bytes, which go through the first-level cache.
+__device__ __forceinline__ void copy_async_word(uint32_t destination, const void* source,
+                                                bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(destination), "l"(source), "r"(valid ? 4 : 0)
+               : "memory");
+}
 
 // Starts copying `rows` rows of `columns` pixels, from row u0, column v0 of image n0 on, to
 // shared memory, where pixels are `pitch` bytes apart; rows of further images follow every
