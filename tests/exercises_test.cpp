@@ -71,5 +71,31 @@ TEST(Exercises, TheDiagnosisIsInTheText) {
               }).passed);
 }
 
+// A backward that indexes with at(), as a careful student's does.
+TEST(Exercises, WhatABackwardThrowsIsInTheText) {
+  for (const std::string_view name : gradus::explain::kLayerNames) {
+    const Grade grade = grade_of(gradus::explain::parse_layer(name), [](const Input& in) {
+      Gradients g(in);
+      g.dx.at(in.x.size()) = 1;
+      return g;
+    });
+    EXPECT_FALSE(grade.passed);
+    EXPECT_TRUE(contains(grade.text, std::string(name) + ": backward() threw: ")) << grade.text;
+    EXPECT_TRUE(contains(grade.text, "mine.cpp")) << grade.text;
+  }
+}
+
+// What holds for group_norm also holds for layer_norm, one group of all features, of whose
+// statistics there is one per row.
+TEST(Exercises, OnlyGroupNormHasGroups) {
+  for (const std::string_view name : gradus::explain::kLayerNames) {
+    const Layer layer = gradus::explain::parse_layer(name);
+    grade_of(layer, [&](const Input& in) {
+      EXPECT_EQ(in.groups > 1, layer == Layer::group_norm) << name;
+      return Gradients(in);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace exercises

@@ -1,6 +1,7 @@
 #include "examples/exercises/grade.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "autograd/explain/diagnosis.h"
 #include "autograd/explain/library.h"
@@ -56,7 +57,7 @@ Input input_of(const Setting& setting, const Inputs& in) {
   if (setting.has_mean()) input.mean = values_of(library.saved.mean);
   input.rstd = values_of(library.saved.rstd);
   if (setting.layer == Layer::softmax2d) input.y = values_of(library.y);
-  input.groups = setting.groups;
+  if (setting.layer == Layer::group_norm) input.groups = setting.groups;
   input.size = setting.size;
   input.alpha = setting.alpha;
   input.beta = setting.beta;
@@ -91,15 +92,17 @@ Grade grade(Layer layer, const std::function<Gradients(const Input&)>& backward,
   const std::vector<Task> tasks = tasks_of(layer);
   for (const Task& task : tasks) {
     const Inputs in = draw_inputs(task.setting, task.shape, 0);
-    const Gradients gradients = backward(input_of(task.setting, in));
-    if (all_zero(gradients))
-      return {false, concat(name, ": backward() is not filled in yet.", help)};
     try {
+      const Gradients gradients = backward(input_of(task.setting, in));
+      if (all_zero(gradients))
+        return {false, concat(name, ": backward() is not filled in yet.", help)};
       const auto diagnosis = diagnose(task.setting, in, claim_of(task.setting, in, gradients));
       if (!diagnosis.right())
         return {false, concat(name, " of x ", to_string(task.shape), "\n", diagnosis.text(), help)};
     } catch (const gradus::Error& error) {  // vectors of another size
       return {false, concat(error.what(), help)};
+    } catch (const std::exception& error) {  // of the student's: vector::at() beyond the end
+      return {false, concat(name, ": backward() threw: ", error.what(), help)};
     }
   }
   return {true, concat(name, ": right, on ", tasks.size(), " inputs.\n")};
