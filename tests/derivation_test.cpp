@@ -183,6 +183,25 @@ TEST(Derivation, HalfPrecisionByExample) {
 }
 
 // Two values that are close: mu has lost digits that rstd enlarges.
+// f16 holds no 20000 stretched until ±0.5 is 300, nor is rounding to be stretched.
+TEST(Derivation, HalfPrecisionOfAnyInput) {
+  for (const Case& one : cases()) {
+    if (one.setting.is_evaluation() || one.setting.layer == Layer::softmax2d) continue;
+    const Inputs in = draw_inputs(one.setting, one.shape, 1);
+    for (const Tensor& x :
+         {in.x + 20000.0, in.x * 1e-310, in.x * 1e200, in.x * 0.0 + 3.3, in.x * 1e-3 - 1e5}) {
+      Inputs other = in;
+      other.x = x;
+      const HalfNote half = derive(one.setting, other).half;
+      for (const Tensor& values : {half.x, half.right}) {
+        EXPECT_LE(largest(values), 65504) << name_of(one);
+        for (const double value : values.to_vector<double>())
+          EXPECT_TRUE(std::isfinite(value)) << name_of(one);
+      }
+    }
+  }
+}
+
 TEST(Derivation, InvariantsHoldForSmallSpreads) {
   const Setting setting{.layer = Layer::layer_norm, .axes = 1};
   for (uint64_t seed = 0; seed < 20; ++seed) {

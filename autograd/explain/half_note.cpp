@@ -20,17 +20,26 @@ Values centre(const Setting& setting, const Layout& layout, Values x) {
   return x;
 }
 
+double largest_of(const Values& x) {
+  double largest = 0;
+  for (const double value : x) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
 // x as f16 holds it, changed so that something overflows: stretched until what is squared reaches
-// 300, or, for softmax2d, moved until the largest is 12.
+// 300, or, for softmax2d, moved until the largest is 12. An offset that f16 cannot hold beside such
+// a spread is left out. 0 where all x of a set are equal but for rounding.
 Values overflowing(const Setting& setting, const Layout& layout, Values x) {
   if (setting.layer == Layer::softmax2d) {
     const double top = *std::ranges::max_element(x);
     for (double& value : x) value += 12 - top;
     return rounded(x, DType::f16);
   }
-  double scale = 0;
-  for (const double value : centre(setting, layout, x)) scale = std::max(scale, std::abs(value));
-  for (double& value : x) value *= scale > 0 ? 300 / scale : 0.0;
+  const Values centred = centre(setting, layout, x);
+  const double scale = largest_of(centred), largest = largest_of(x);
+  if (!(scale > 1e-12 * largest)) return Values(x.size(), 0.0);
+  if (!(largest / scale < 200)) x = centred;
+  for (double& value : x) value = value / scale * 300;
   return rounded(x, DType::f16);
 }
 
