@@ -93,6 +93,7 @@ Tensor run_hooks(const GradState& state, Tensor grad) {
 }
 
 void add_to_leaf(GradState& leaf, Tensor grad) {
+  if (!leaf.requires_grad) return;  // no longer, since the forward
   if (leaf.grad.defined()) {
     add_into(leaf.grad, grad);
   } else {

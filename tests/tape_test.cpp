@@ -144,6 +144,20 @@ struct BadNode final : Node {
   void backward(const Tensor&, Gradients& grads) override { grads.set(0, made); }
 };
 
+// As in PyTorch: a leaf that is frozen after the forward gets no gradient, others do.
+TEST(Tape, ALeafFrozenAfterTheForwardGetsNoGradient) {
+  Tensor a = Tensor::ones({2}), b = Tensor::ones({2});
+  a.set_requires_grad(true), b.set_requires_grad(true);
+  const Tensor y = sum(a * b);
+  a.set_requires_grad(false);
+  y.backward({}, true);
+  EXPECT_FALSE(a.grad().defined());
+  EXPECT_EQ(b.grad().to_vector<float>(), (std::vector<float>{1, 1}));
+  a.set_requires_grad(true);
+  y.backward();
+  EXPECT_EQ(a.grad().to_vector<float>(), (std::vector<float>{1, 1}));
+}
+
 TEST(Tape, ABackwardThatMakesNothingOrTheWrongThingIsADefect) {
   const Tensor x = leaf({1, 2}, {2});
   for (const bool nothing : {true, false}) {
