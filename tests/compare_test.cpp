@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "autograd/autocast.h"
 #include "autograd/node.h"
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
@@ -212,6 +213,14 @@ TEST(Compare, TimesComeWithRoofs) {
       EXPECT_GT(time.share, 0);
     }
   }
+}
+
+// Its products would be judged by the tolerances of f32.
+TEST(Compare, IsRefusedUnderAutocast) {
+  nn::Sequential net(nn::Linear(6, 3));
+  const AutocastGuard autocast(DType::bf16);
+  EXPECT_ERROR(compare(net, drawn_batch({5, 6}, 3), quick()), ErrorCode::invalid_argument,
+               "compare: autocast is in force");
 }
 
 TEST(Compare, ErrorsNameTheModule) {

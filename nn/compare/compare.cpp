@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/cross_entropy.h"
 #include "core/generator.h"
 #include "core/launch.h"
@@ -53,6 +54,8 @@ void compare_in(DType dtype, nn::Module& model, const nn::Batch& batch,
 }  // namespace
 
 std::vector<Device> compared_devices(std::vector<std::string>& missing, std::string_view instead) {
+  check(autocast_dtype(DType::f32) == DType::f32, "compare",
+        "autocast is in force, under which no layer computes in the dtype that is compared");
   try {
     with_backend(kCuda, [](auto&) {});
     return {kCpu, kCuda};

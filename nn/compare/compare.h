@@ -36,12 +36,13 @@ struct CompareOptions {
 };
 
 // model: in training or evaluation mode as it is; its tensors, gradients and buffers are left as
-// they were. batch.x [n, ...], on any device. Throws what the model throws, naming the module.
+// they were. batch.x [n, ...], on any device. Throws what the model throws, naming the module, and
+// invalid_argument under autocast.
 CompareReport compare(nn::Module& model, const nn::Batch& batch,
                       const CompareOptions& options = {});
 
 // The devices to compare: the CPU, then the first GPU; else a sentence in `missing` says why not,
-// and what is done instead.
+// and what is done instead. Throws invalid_argument under autocast.
 std::vector<Device> compared_devices(std::vector<std::string>& missing, std::string_view instead);
 
 }  // namespace gradus
