@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
     i += 4 * of.lanes;
   }
   for (; i < of.end; i += of.lanes) take_row<F, 1, N>(part, from, walk);
-  start_next_kernel();
+  // Clusters are often one wave: the next is to find empty multiprocessors, not what is left.
+  if (!plan.clustered) start_next_kernel();
   if (of.lanes <= kWarp) {
     for (int mask = 1; mask < of.lanes; mask *= 2) {
       const PartOf<F, A> other = detail::shuffle_xor(part, mask);
@@ -325,12 +326,7 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     const LaunchShape shape{.grid = dim3(row_blocks(plan, op)),
                             .threads = kReduceThreads,
                             .cluster = plan.clustered ? static_cast<int>(plan.chunks) : 1};
-    const auto kernel = reduce_forward_rows<F, N, T>;
-    if (plan.clustered) {
-      launch_kernel(cuda, shape, kernel, x, plan, output);
-    } else {
-      launch_overlapping(cuda, shape, kernel, x, plan, output);
-    }
+    launch_overlapping(cuda, shape, reduce_forward_rows<F, N, T>, x, plan, output);
   }
   if (output.partial == nullptr) return;
   if (merges_across(plan)) {

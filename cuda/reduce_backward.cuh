@@ -54,67 +54,34 @@ __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatis
   }
 }
 
-// dx of the items [i, end) in steps of plan.item_step, kUnroll at a time; the first loads are under
-// way before `terms_of` fetches the terms. Element j of an item has the terms j % kTerms: one set,
-// or a set per column.
-template <class F, int N, class T, class TermsOf>
-__device__ __forceinline__ void write_gradients(T* dx, const T* x, const ReducePlan<2>& plan,
-                                                int64_t i, int64_t end, const TermsOf& terms_of) {
-  using A = acc_t<T>;
-  constexpr int kUnroll = 4;
-  typename TermsOf::Terms terms;
-  constexpr int kTerms = std::extent_v<typename TermsOf::Terms>;
-  const int64_t step = plan.item_step;
-  ItemWalk<kAnyAxes<N>, 1, 2> from(plan, i);
-  ItemWalk<kAnyAxes<N>, 0, 2> to(plan, i);
-  wait_for_previous_kernel();
-  start_next_kernel();
-  Pack<T, N> packs[kUnroll];
-  const auto load = [&] {
+// Loads the next U items of a set, those before `end`: `i` is the first, the others `step` apart.
+template <int U, int N, class T, class Walk>
+__device__ __forceinline__ void load_before(Pack<T, N> (&packs)[U], const T* x, Walk& walk,
+                                            int64_t i, int64_t step, int64_t end) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = from.next();
-      if (i + u * step < end) packs[u] = load_pack<N>(x + at);
-    }
-  };
-  load();
-  terms_of(terms);
-  while (i < end) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = to.next();
-      if (i + u * step >= end) continue;
-      A values[N];
-      widen_pack(values, packs[u]);
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-        values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
-      store_rounded(dx + at, values);
-    }
-    i += kUnroll * step;
-    load();
+  for (int u = 0; u < U; ++u) {
+    const int64_t at = walk.next();
+    if (i + u * step < end) packs[u] = load_pack<N>(x + at);
   }
 }
 
-template <class F, class T>
-struct TermsOfSet {
-  using Terms = typename F::template Terms<acc_t<T>>[1];
-  const ReduceStatistics<T>& statistics;
-  int64_t at;
-  __device__ __forceinline__ void operator()(Terms& terms) const {
-    terms[0] = statistics.template terms<F>(at);
+// Writes their gradients. Element j of an item has the terms j % kTerms: one set, or one a column.
+template <class F, int U, int N, int kTerms, class T, class Terms, class Walk>
+__device__ __forceinline__ void write_before(T* dx, Walk& walk, const Pack<T, N> (&packs)[U],
+                                             const Terms (&terms)[kTerms], int64_t i, int64_t step,
+                                             int64_t end) {
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    const int64_t at = walk.next();
+    if (i + u * step >= end) continue;
+    acc_t<T> values[N];
+    widen_pack(values, packs[u]);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+    store_rounded(dx + at, values);
   }
-};
-
-template <class F, int N, class T>
-struct TermsOfColumns {
-  using Terms = typename F::template Terms<acc_t<T>>[N];
-  const ReduceStatistics<T>& statistics;
-  int64_t at, step;
-  __device__ __forceinline__ void operator()(Terms& terms) const {
-    load_terms<F, N>(terms, statistics, at, step);
-  }
-};
+}
 
 // math:   dx = the gradient of each element, a pack in a thread: of one output, or of N neighbours
 // grid:   1-D, in the order of dx
@@ -150,36 +117,54 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 // math:   dx = the gradient of each item of output o, where packs do not fit
 // grid:   1-D; plan.lanes threads per output, or a block per chunk of an output
-// passes: 1
+// passes: 1; the first items are under way before the terms of the set are
 // bytes:  fewest = actual: x read, dx written
 template <class F, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_backward_rows(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                          const ReduceStatistics<T> statistics) {
+  constexpr int kUnroll = 4;
   const RowUnit of(plan);
   if (!of.is_inside) return;
   const StridedOffsets<3> at = place_of(plan.kept, of.output);
-  write_gradients<F, 1>(dx + at.at[0], x + at.at[1], plan, of.begin + of.lane, of.end,
-                        TermsOfSet<F, T>{statistics, at.at[2]});
+  const int64_t step = plan.item_step;
+  int64_t i = of.begin + of.lane;
+  ItemWalk<true, 1, 2> from(plan, i);
+  ItemWalk<true, 0, 2> to(plan, i);
+  wait_for_previous_kernel();
+  Pack<T, 1> items[kUnroll];
+  load_before(items, x + at.at[1], from, i, step, of.end);
+  const typename F::template Terms<acc_t<T>> terms[1] = {statistics.template terms<F>(at.at[2])};
+  while (i < of.end) {
+    write_before<F>(dx + at.at[0], to, items, terms, i, step, of.end);
+    i += kUnroll * step;
+    load_before(items, x + at.at[1], from, i, step, of.end);
+  }
 }
 
 // grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
-// passes: 1
+// passes: 1; a thread has gradient_rows() rows at most
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
 template <class F, int N, class T>
-__global__ void __launch_bounds__(kReduceThreads, 3)
+__global__ void __launch_bounds__(kReduceThreads, 4)
     reduce_backward_columns(T* dx, const T* x, const __grid_constant__ ReducePlan<2> plan,
                             const ReduceStatistics<T> statistics) {
-  const int64_t tile = plan.chunks == 1 ? int64_t{blockIdx.x} : blockIdx.x / plan.chunks;
+  const int64_t tile = blockIdx.x / static_cast<unsigned>(plan.chunks);
   const int64_t chunk = blockIdx.x - tile * plan.chunks;
   const ColumnUnit<2> of(plan, tile * blockDim.x + threadIdx.x, N);
   if (!of.is_inside) return;
-  const int64_t end = min((chunk + 1) * plan.chunk_size, plan.reduced.count);
   const StridedOffsets<3> at = place_of(plan.kept, of.outer);
-  write_gradients<F, N>(
-      dx + at.at[0] + of.column * plan.column[0], x + at.at[1] + of.column * plan.column[1], plan,
-      chunk * plan.chunk_size + threadIdx.y, end,
-      TermsOfColumns<F, N, T>{statistics, at.at[2] + of.column * plan.column[2], plan.column[2]});
+  const int64_t i = chunk * plan.chunk_size + threadIdx.y, end = plan.reduced.count;
+  const int step = static_cast<int>(blockDim.y);
+  ItemWalk<kAnyAxes<N>, 1, 2> from(plan, i);
+  ItemWalk<kAnyAxes<N>, 0, 2> to(plan, i);
+  wait_for_previous_kernel();
+  start_next_kernel();
+  Pack<T, N> packs[detail::gradient_rows(N > 1)];
+  load_before(packs, x + at.at[1] + of.column * plan.column[1], from, i, step, end);
+  typename F::template Terms<acc_t<T>> terms[N];
+  load_terms<F, N>(terms, statistics, at.at[2] + of.column * plan.column[2], plan.column[2]);
+  write_before<F>(dx + at.at[0] + of.column * plan.column[0], to, packs, terms, i, step, end);
 }
 
 template <class F, int N, class T>

@@ -112,7 +112,8 @@ inline constexpr int64_t kFewBlocks = 256;          // and one
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: enough to fill any of them
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
-inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread
+inline constexpr int kLeastRows = 8;                // columns: rows that are worth a thread,
+constexpr int gradient_rows(bool packed) { return packed ? 2 : 4; }  // that one of a gradient has
 
 // The merged axes, sorted into their roles.
 template <int X>
@@ -384,7 +385,8 @@ inline ReducePlan<2> plan_reduce_backward(const AnyView& dx, const AnyView& x, c
   const int64_t items = plan.reduced.count;
   int64_t size = items;
   if (plan.mapping == ReduceMapping::columns) {
-    size = detail::stack_rows(plan, 4) * 4;
+    const int rows = detail::gradient_rows(plan.packed);
+    size = detail::stack_rows(plan, rows) * rows;
   } else if (detail::is_long(plan)) {
     plan.mapping = ReduceMapping::block_per_output;
     size = (plan.outputs * items >= (1 << 23) ? 16 : 8) * kReduceThreads;

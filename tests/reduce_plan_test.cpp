@@ -120,6 +120,9 @@ void expect_covers(const Tensor& x, const std::vector<int>& axes) {
   const ReducePlan<2> backward = plan_reduce_backward(dx.raw(), x.raw(), y.raw());
   expect_steps<0>(backward);
   expect_steps<1>(backward);
+  if (backward.mapping == ReduceMapping::columns) {  // one turn for each thread
+    EXPECT_EQ(backward.chunk_size, backward.item_step * detail::gradient_rows(backward.packed));
+  }
   expect_walks(backward, 0, dx, y);
   expect_walks(backward, 1, x, y);
   expect_packs(dx, x, y);
@@ -210,12 +213,14 @@ TEST(ReducePlans, ColumnsHaveEnoughThreads) {
   EXPECT_FALSE(plan_reduce(view({128, 64, 31, 31}), view({128, 1, 31, 31})).one_turn);
   EXPECT_EQ(plan_reduce(view({128, 63, 32, 32}), view({128, 1, 32, 32})).block_x, 64);
   EXPECT_EQ(plan_reduce(view({128, 15, 32, 32}), view({128, 1, 32, 32})).block_x, 256);
-  // Gradients: four rows for each thread.
+  // Gradients: two rows for each thread, four where packs do not fit.
   const AnyView x = view(large, DType::bf16), y = view({256, 1, 56, 56}, DType::bf16);
   const ReducePlan<2> gradient = plan_reduce_backward(x, x, y);
   EXPECT_EQ(gradient.block_x, 32);
-  EXPECT_EQ(gradient.chunk_size, 32);
-  EXPECT_EQ(gradient.chunks, 4);
+  EXPECT_EQ(gradient.chunk_size, 16);
+  EXPECT_EQ(gradient.chunks, 8);
+  const AnyView odd = view({256, 128, 55, 55}), sums = view({256, 1, 55, 55});
+  EXPECT_EQ(plan_reduce_backward(odd, odd, sums).chunk_size, 32);
 }
 
 // Cards with clusters and cards without merge the chunks of a set along x in one order.
