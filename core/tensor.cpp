@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "core/launch.h"
 #include "core/ops/copy.h"
@@ -24,6 +25,15 @@ void for_each_offset(const Shape& shape, const Strides& strides, F&& f) {
       index[axis] = 0;
     }
   }
+}
+
+// A view that repeats its elements may have more of them than any memory.
+template <class T>
+std::vector<T> host_vector(int64_t count) try {
+  return std::vector<T>(static_cast<size_t>(count));
+} catch (const std::exception&) {  // bad_alloc or length_error
+  fail(ErrorCode::out_of_memory, "out of memory", "asked for a vector of ", count, " values of ",
+       sizeof(T), " bytes");
 }
 
 size_t checked_bytes(const Shape& shape, DType dtype) {
@@ -150,7 +160,7 @@ Tensor Tensor::from_vector(const std::vector<T>& values, const Shape& shape,
 template <class T>
 std::vector<T> Tensor::to_vector() const {
   const Tensor host = detach().to(kCpu);
-  std::vector<T> values(static_cast<size_t>(numel()));
+  std::vector<T> values = host_vector<T>(numel());
   visit(AllTypes{}, dtype(), [&](auto type) {
     using From = typename decltype(type)::type;
     const From* data = host.raw().as<From>();

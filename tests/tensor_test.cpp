@@ -203,6 +203,12 @@ TEST(Tensor, RefusesShapesThatCannotBe) {
 #endif
 }
 
+TEST(Tensor, VectorsLargerThanMemory) {
+  const Tensor x = Tensor::ones({1}).expand({int64_t{1} << 62});
+  EXPECT_ERROR(x.to_vector<float>(), ErrorCode::out_of_memory,
+               "out of memory: asked for a vector of 4611686018427387904 values of 4 bytes");
+}
+
 TEST(Tensor, UndefinedTensors) {
   const Tensor x;
   EXPECT_FALSE(x.defined());
