@@ -158,9 +158,9 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
                 : wgrad_tensor<T, kChannels, 2>(cuda, p, slices);
     });
   }
-  sum_slices(
-      cuda, call.dw.dtype,
-      {p.out, call.dw.data, slices, p.k, call.c_per_group(), call.c_per_group(), call.taps()});
+  sum_slices(cuda, call.dw.dtype,
+             {p.out, call.dw.data, slices, p.k, call.c_per_group(), call.c_per_group(), call.taps(),
+              true});
   if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices);
 }
 

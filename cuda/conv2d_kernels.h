@@ -61,6 +61,9 @@ struct SliceSum {
   void* out = nullptr;
   int64_t slices = 0, rows = 0;
   int channels = 1, padded_channels = 1, taps = 1;
+  // The first stage leaves no room on a multiprocessor, so that the next kernel's blocks, which may
+  // then start as well, spread evenly.
+  bool first_fills = false;
 };
 void sum_slices(Cuda&, DType out, const SliceSum&);
 

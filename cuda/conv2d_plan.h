@@ -265,12 +265,13 @@ inline bool conv_reduces_channels(int64_t channels, int64_t taps, int64_t slices
 }
 
 // Second stage of other sums over slices: a block has so many outputs, and 256 / columns threads
-// for each. Few outputs: 32 threads, or 16 where no multiprocessor needs two blocks then and all
-// slices are on their way at once.
+// for each. Few outputs: 32 threads, or 16 behind a first stage that fills the card, where no
+// multiprocessor needs two blocks then and all slices are on their way at once.
 inline constexpr int kConvReduceAhead = 17;  // slices of one of 16 threads
-inline int plan_conv_reduce_columns(int64_t outputs, int64_t slices) {
+inline int plan_conv_reduce_columns(int64_t outputs, int64_t slices, bool first_fills) {
   if (outputs >= 4096) return 32;
-  return outputs > 8 * kHaloProcessors && slices <= 16 * kConvReduceAhead ? 16 : 8;
+  const bool at_once = outputs > 8 * kHaloProcessors && slices <= 16 * kConvReduceAhead;
+  return first_fills && at_once ? 16 : 8;
 }
 
 }  // namespace gradus

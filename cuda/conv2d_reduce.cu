@@ -35,11 +35,9 @@ __global__ void __launch_bounds__(kThreads)
   const int position = static_cast<int>(e - row * per_row.divisor);
   const int tap = static_cast<int>(padded.quotient(position));
   const int c = position - tap * p.padded_channels;
-  // Few outputs: the next kernel may start while the first stage runs, whose blocks leave no room
-  // in first layers and depthwise ones; where they do, the next ones would not spread evenly.
-  if constexpr (Columns < 32) start_next_kernel();
+  if (p.first_fills) start_next_kernel();
   wait_for_previous_kernel();
-  if constexpr (Columns == 32) start_next_kernel();
+  if (!p.first_fills) start_next_kernel();
   const Acc* const first = static_cast<const Acc*>(p.partials) + e;
   Acc sum = 0;
   if (e < count) sum = add_slices<Ahead, 1>(first, count, slices, lane, kLanes)[0];
@@ -116,7 +114,7 @@ void sum_slices(Cuda& cuda, DType out, const SliceSum& p) {
                          FastDivisor(static_cast<uint32_t>(p.padded_channels)));
     });
   };
-  switch (plan_conv_reduce_columns(count, p.slices)) {
+  switch (plan_conv_reduce_columns(count, p.slices, p.first_fills)) {
     case 8:
       return add(std::integral_constant<int, 8>{}, std::integral_constant<int, 9>{});
     case 16:

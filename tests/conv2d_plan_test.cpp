@@ -185,12 +185,13 @@ TEST(ConvPlan, DirectSumChunksCoverThePixels) {
 // Few outputs have many threads each; as few as take all slices at once where those are enough to
 // leave each multiprocessor one block.
 TEST(ConvPlan, SecondStageHasThreadsForEachOutput) {
-  EXPECT_EQ(plan_conv_reduce_columns(9 * 32, 256), 8);
-  EXPECT_EQ(plan_conv_reduce_columns(8 * kHaloProcessors, 256), 8);
-  EXPECT_EQ(plan_conv_reduce_columns(27 * 64, 256), 16);
-  EXPECT_EQ(plan_conv_reduce_columns(27 * 64, 272), 16);
-  EXPECT_EQ(plan_conv_reduce_columns(9 * 128, 1000), 8);
-  EXPECT_EQ(plan_conv_reduce_columns(9 * 32 * 32, 132), 32);
+  EXPECT_EQ(plan_conv_reduce_columns(9 * 32, 256, true), 8);
+  EXPECT_EQ(plan_conv_reduce_columns(8 * kHaloProcessors, 256, true), 8);
+  EXPECT_EQ(plan_conv_reduce_columns(27 * 64, 256, true), 16);
+  EXPECT_EQ(plan_conv_reduce_columns(27 * 64, 272, true), 16);
+  EXPECT_EQ(plan_conv_reduce_columns(27 * 64, 256, false), 8);
+  EXPECT_EQ(plan_conv_reduce_columns(9 * 128, 1000, true), 8);
+  EXPECT_EQ(plan_conv_reduce_columns(9 * 32 * 32, 132, true), 32);
 }
 
 // What a first layer's kernels ask for fits, its rows of y are equal parts, and what does not fit
