@@ -205,5 +205,22 @@ TEST(ComparePage, OfTheCpuAloneSlow) {
   EXPECT_NE(page.dom.find("class=\"chart roof\""), std::string::npos);
 }
 
+// What was not measured is not shown as nothing per second.
+TEST(ComparePage, WithoutTimesSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  json report = of_layers(false);
+  for (json& row : report["rows"]) row["times"] = json::array();
+  for (json& device : report["devices"]) {
+    device["copy_gb_per_s"] = 0;
+    device["tflop_per_s"] = json::object();
+  }
+  const LoadedPage page = Browser().load(cli::compare_page(report));
+  expect_loaded(page);
+  const std::string footer = between(page.dom, "<footer", "</footer>").value_or("none");
+  EXPECT_NE(footer.find("cpu: "), std::string::npos) << footer;
+  EXPECT_EQ(footer.find("GB/s"), std::string::npos) << footer;
+  EXPECT_EQ(footer.find("Times"), std::string::npos) << footer;
+}
+
 }  // namespace
 }  // namespace gradus

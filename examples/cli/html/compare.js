@@ -212,9 +212,10 @@ const main = h('main', {},
     h('div', {class: 'scroll tall'}, table)),
   details, timeSection(), roofSection());
 document.body.append(main);
-pageEnd(...data.devices.map((device) => `${device.text}; a large copy moves ${number(device.copy_gb_per_s, 3)} GB/s${
-  Object.entries(device.tflop_per_s).map(([dtype, speed]) => `, ${dtype} products ${number(speed, 3)} TFLOP/s`).join('')}`),
-  'Times are medians; the share of the roof is the least time that bytes and operations allow, divided by the time measured.');
+const speeds = (device) => device.copy_gb_per_s > 0 ? `; a large copy moves ${number(device.copy_gb_per_s, 3)} GB/s${
+  Object.entries(device.tflop_per_s).map(([dtype, speed]) => `, ${dtype} products ${number(speed, 3)} TFLOP/s`).join('')}` : '';
+pageEnd(...data.devices.map((device) => device.text + speeds(device)),
+  ...(hasTimes ? ['Times are medians; the share of the roof is the least time that bytes and operations allow, divided by the time measured.'] : []));
 drawDetails();
 if (view.row != null && data.rows[Number(view.row)]) open(Number(view.row), false);
 else drawTable();
