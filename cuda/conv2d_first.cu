@@ -159,8 +159,14 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
     });
   }
   sum_slices(cuda, call.dw.dtype,
-             {p.out, call.dw.data, slices, p.k, call.c_per_group(), call.c_per_group(), call.taps(),
-              true});
+             {.partials = p.out,
+              .out = call.dw.data,
+              .slices = slices,
+              .rows = p.k,
+              .channels = call.c_per_group(),
+              .padded_channels = call.c_per_group(),
+              .taps = call.taps(),
+              .first_fills = true});
   if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, slices);
 }
 
