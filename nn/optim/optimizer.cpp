@@ -131,8 +131,11 @@ void Optimizer::note_active(const std::vector<size_t>& active) {
 
 std::vector<int64_t> Optimizer::born_now() const {
   std::vector<int64_t> born = born_;
+  const auto is_idle = [](int64_t since) { return since >= 0; };
+  if (std::ranges::none_of(idle_since_, is_idle)) return born;
+  const int64_t now = steps();  // reading waits for the device
   for (size_t i = 0; i < born.size(); ++i) {
-    if (idle_since_[i] >= 0) born[i] += steps() - idle_since_[i];
+    if (is_idle(idle_since_[i])) born[i] += now - idle_since_[i];
   }
   return born;
 }
