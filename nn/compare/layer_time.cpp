@@ -35,6 +35,7 @@ void forget_gradients(Tensors& operands) {
 }  // namespace
 
 LayerTiming time_layer(TimedLayer layer, Device device, int repeats, double block_seconds) {
+  if (repeats == 0) layer.operands.resize(1);
   const int64_t copies = std::ssize(layer.operands);
   // A graph of few calls would show the time between graphs.
   const int64_t rounds = device.type == DeviceType::cuda ? std::max<int64_t>(1, 20 / copies) : 1;
@@ -46,17 +47,15 @@ LayerTiming time_layer(TimedLayer layer, Device device, int repeats, double bloc
     timing.seconds = time_captured(device, step, rounds * copies, repeats, block_seconds);
   };
   LayerTiming result;
-  result.forward = trace_call([&] { layer.forward(layer.operands[0]); });
+  std::vector<Tensors> outputs(1), upstream;
+  result.forward = trace_call([&] { outputs[0] = layer.forward(layer.operands[0]); });
   time(result.forward, [&] {
-    std::vector<Tensors> outputs;
-    for (const Tensors& operands : layer.operands) outputs.push_back(layer.forward(operands));
+    std::vector<Tensors> kept;
+    for (const Tensors& operands : layer.operands) kept.push_back(layer.forward(operands));
   });
 
-  std::vector<Tensors> outputs, upstream;
-  for (const Tensors& operands : layer.operands) {
-    outputs.push_back(layer.forward(operands));
-    upstream.push_back(layer.upstream(outputs.back()));
-  }
+  for (int64_t i = 1; i < copies; ++i) outputs.push_back(layer.forward(layer.operands[i]));
+  for (const Tensors& of_call : outputs) upstream.push_back(layer.upstream(of_call));
   if (std::ranges::none_of(upstream[0], &Tensor::defined)) return result;
   result.backward = trace_call([&] { backward(outputs[0], upstream[0]); });
   forget_gradients(layer.operands[0]);

@@ -1,0 +1,47 @@
+// What time_layer() runs, and what it says of it.
+#include "nn/compare/layer_time.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops/activation.h"
+#include "core/generator.h"
+
+namespace gradus {
+namespace {
+
+TimedLayer counted(int& forward_calls) {
+  TimedLayer layer{.forward =
+                       [&](std::span<const Tensor> in) {
+                         ++forward_calls;
+                         return std::vector{relu(in[0])};
+                       },
+                   .operands = {},
+                   .upstream =
+                       [](std::span<const Tensor> outputs) {
+                         return std::vector{Tensor::ones(outputs[0].shape())};
+                       }};
+  for (int i = 0; i < 3; ++i) layer.operands.push_back({randn({64}).set_requires_grad(true)});
+  return layer;
+}
+
+TEST(LayerTime, WithoutRepeatsEachDirectionRunsOnce) {
+  int forward_calls = 0;
+  const LayerTiming timing = time_layer(counted(forward_calls), kCpu, 0);
+  EXPECT_EQ(forward_calls, 1);
+  EXPECT_EQ(timing.forward.launches.size(), 1U);
+  ASSERT_TRUE(timing.backward.has_value());
+  EXPECT_EQ(timing.backward->launches.size(), 1U);
+  EXPECT_EQ(timing.forward.seconds, 0);
+}
+
+TEST(LayerTime, EveryOperandHasItsTurn) {
+  int forward_calls = 0;
+  const LayerTiming timing = time_layer(counted(forward_calls), kCpu, 1, 0);
+  EXPECT_GT(forward_calls, 3);
+  EXPECT_EQ(forward_calls % 3, 0);
+  EXPECT_GT(timing.forward.seconds, 0);
+  EXPECT_GT(timing.backward->seconds, 0);
+}
+
+}  // namespace
+}  // namespace gradus
