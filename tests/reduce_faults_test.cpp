@@ -278,39 +278,68 @@ TEST_P(ReduceFaults, MoreThan65535Rows) {
               1e-6);
 }
 
+Values few_values(int64_t count) {
+  Values x(static_cast<size_t>(count));
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<double>((i * 2654435761u >> 8) % 64) / 8 - 3;
+  }
+  return x;
+}
+
+// Reductions of x over `axes`, queued one behind the other; item r of output o is
+// values[place(o, r)] for r < count.
+template <class Place>
+void expect_reductions(const Tensor& x, const Values& values, const std::vector<int>& axes,
+                       size_t count, Place&& place) {
+  const double eps = x.dtype() == DType::f32 ? 1e-6 : 1.0 / 256;
+  const Tensor y[] = {sum(x, axes), max(x, axes), var(x, axes, 0), logsumexp(x, axes)};
+  const Values sums = y[0].to_vector<double>(), best = y[1].to_vector<double>(),
+               vars = y[2].to_vector<double>(), logs = y[3].to_vector<double>();
+  for (size_t o = 0; o < sums.size(); ++o) {
+    double want_sum = 0, want_max = -kInf, squares = 0, exps = 0;
+    for (size_t r = 0; r < count; ++r) {
+      const double value = values[place(o, r)];
+      want_sum += value;
+      want_max = std::max(want_max, value);
+      squares += value * value;
+      exps += std::exp(value);
+    }
+    const double m = static_cast<double>(count), mean = want_sum / m;
+    ASSERT_NEAR(sums[o], want_sum, eps * (1 + std::abs(want_sum))) << o;
+    ASSERT_EQ(best[o], want_max) << o;
+    ASSERT_NEAR(vars[o], squares / m - mean * mean, 8 * eps) << o;
+    ASSERT_NEAR(logs[o], std::log(exps), 16 * eps) << o;
+  }
+}
+
 // Over columns: sets that a block has in one turn of eight rows per thread, with tiles that end
 // beyond the last column, and sets of several such chunks.
 TEST_P(ReduceFaults, SetsOfOneTurn) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const double eps = dtype == DType::f32 ? 1e-6 : 1.0 / 256;
     for (const Shape& shape : {Shape{3, 64, 200}, Shape{5, 8, 2000}, Shape{1, 1024, 64},
                                Shape{1, 256, 8}, Shape{2, 16, 40}}) {
       SCOPED_TRACE(concat(to_string(dtype), " ", to_string(shape)));
       const auto rows = static_cast<size_t>(shape[1]), columns = static_cast<size_t>(shape[2]);
-      Values x(static_cast<size_t>(shape.numel()));
-      for (size_t i = 0; i < x.size(); ++i) {
-        x[i] = static_cast<double>((i * 2654435761u >> 8) % 64) / 8 - 3;
-      }
-      const Tensor given = make(x, shape, dtype);
-      const Values sums = sum(given, {1}).to_vector<double>(),
-                   best = max(given, {1}).to_vector<double>(),
-                   vars = var(given, {1}, 0).to_vector<double>(),
-                   logs = logsumexp(given, {1}).to_vector<double>();
-      for (size_t o = 0; o < sums.size(); ++o) {
-        double want_sum = 0, want_max = -kInf, squares = 0, exps = 0;
-        for (size_t r = 0; r < rows; ++r) {
-          const double value = x[(o / columns * rows + r) * columns + o % columns];
-          want_sum += value;
-          want_max = std::max(want_max, value);
-          squares += value * value;
-          exps += std::exp(value);
-        }
-        const double m = static_cast<double>(rows), mean = want_sum / m;
-        ASSERT_NEAR(sums[o], want_sum, eps * (1 + std::abs(want_sum))) << o;
-        ASSERT_EQ(best[o], want_max) << o;
-        ASSERT_NEAR(vars[o], squares / m - mean * mean, 8 * eps) << o;
-        ASSERT_NEAR(logs[o], std::log(exps), 16 * eps) << o;
-      }
+      const Values x = few_values(shape.numel());
+      expect_reductions(make(x, shape, dtype), x, {1}, rows, [=](size_t o, size_t r) {
+        return (o / columns * rows + r) * columns + o % columns;
+      });
+    }
+  }
+}
+
+// Sets of few outputs in chunks: eight or four of each for a cluster, five with a short one, two,
+// and so many that another kernel merges them.
+TEST_P(ReduceFaults, SetsInChunks) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& shape :
+         {Shape{8, 64, 4096}, Shape{5, 40, 3600}, Shape{2, 200, 8192}, Shape{2, 9, 12345}}) {
+      SCOPED_TRACE(concat(to_string(dtype), " ", to_string(shape)));
+      const auto outputs = static_cast<size_t>(shape[1]), run = static_cast<size_t>(shape[2]);
+      const Values x = few_values(shape.numel());
+      expect_reductions(
+          make(x, shape, dtype), x, {0, 2}, static_cast<size_t>(shape[0]) * run,
+          [=](size_t o, size_t r) { return (r / run * outputs + o) * run + r % run; });
     }
   }
 }
