@@ -3,10 +3,9 @@
 #pragma once
 
 #include "cuda/context.h"
-#include "cuda/device/cluster.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/plan.h"
-#include "cuda/reduce_items.cuh"
+#include "cuda/reduce_cluster.cuh"
 
 namespace gradus {
 
@@ -42,36 +41,12 @@ struct ReduceOutput {
   }
 };
 
-// Merges the chunks of an output across the cluster whose blocks they are: `part` of the first
-// block is that of the output then, in the order of reduce_forward_chunks. All threads call, after
-// cluster_meet_first().
-template <class F, class A>
-__device__ __forceinline__ void merge_cluster(PartOf<F, A>& part, int chunk, int chunks) {
-  __shared__ A parts[F::kFields][kMaxCluster];
-  const int thread = static_cast<int>(threadIdx.x);
-  cluster_meet_second();  // the first block has started, and so has its shared memory
-  if (thread == 0) {
-#pragma unroll
-    for (int k = 0; k < F::kFields; ++k) *in_block(&parts[k][chunk], 0) = part.v[k];
-  }
-  cluster_sync();
-  if (chunk != 0) return;
-  part = F::template identity<A>();
-  if (thread % kWarp < chunks) {
-    PartOf<F, A> next;
-#pragma unroll
-    for (int k = 0; k < F::kFields; ++k) next.v[k] = parts[k][thread % kWarp];
-    part = F::template merge<DeviceMath>(part, next);
-  }
-  part = warp_reduce(part, MergeParts<F>{});
-}
-
 // math:   y[o] = the reduction of the items of output o
 // grid:   1-D; plan.lanes threads per output, neighbouring outputs side by side, or a block per
 //         chunk of an output, the chunks of an output side by side
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
-// smem:   one part per warp, and per block of a cluster
+// smem:   one part per warp
 // order:  threads step through the items in groups of up to 16 values, then merge pairwise
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
@@ -79,7 +54,6 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   const RowUnit of(plan);
-  if (plan.clustered) cluster_meet_first();
   const StridedOffsets<2> at = place_of(plan.kept, of.output);
   const T* from = x + at.at[0];
   PartOf<F, A> part = F::template identity<A>();
@@ -92,8 +66,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
     i += 4 * of.lanes;
   }
   for (; i < of.end; i += of.lanes) take_row<F, 1, N>(part, from, walk);
-  // Clusters are often one wave: the next is to find empty multiprocessors, not what is left.
-  if (!plan.clustered) start_next_kernel();
+  start_next_kernel();
   if (of.lanes <= kWarp) {
     for (int mask = 1; mask < of.lanes; mask *= 2) {
       const PartOf<F, A> other = detail::shuffle_xor(part, mask);
@@ -103,16 +76,49 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   } else {
     part = block_reduce(part, MergeParts<F>{}, F::template identity<A>());
   }
-  if (plan.clustered) {
-    merge_cluster<F>(part, static_cast<int>(of.chunk), static_cast<int>(plan.chunks));
-    if (of.chunk != 0) return;
-  }
   if (of.lane != 0 || !of.is_inside) return;
   if (output.partial != nullptr) {
     output.template write_partial<F>(plan, of.chunk, of.output, part);
   } else {
     output.template write<F>(at.at[1], part);
   }
+}
+
+// The same where a cluster has the chunks of an output.
+// smem:   in the first block of a cluster one part per warp of all its blocks
+// needs:  fits_cluster(plan), hence sets that 32 bits count; four blocks of packs to a
+//         multiprocessor, so that 64 clusters of eight are about a wave
+template <class F, int N, class T>
+__global__ void __launch_bounds__(kReduceThreads, N > 1 ? 4 : 3)
+    reduce_forward_cluster(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
+                           const ReduceOutput<T> output) {
+  using A = acc_t<T>;
+  constexpr int kStep = kReduceThreads;
+  const int thread = static_cast<int>(threadIdx.x), chunks = static_cast<int>(plan.chunks);
+  const int o = static_cast<int>(blockIdx.x) / chunks;
+  const int chunk = static_cast<int>(blockIdx.x) - o * chunks;
+  cluster_parts<F, A>().open(chunk, chunks);
+  const StridedOffsets<2> at = place_of(plan.kept, o);
+  const T* from = x + at.at[0];
+  PartOf<F, A> part = F::template identity<A>();
+  const int size = static_cast<int>(plan.chunk_size);
+  const int end = min((chunk + 1) * size, static_cast<int>(plan.reduced.count));
+  int i = chunk * size + thread;
+  ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, i);
+  wait_for_previous_kernel();
+  // Where blocks fill the card, the next ones find but the places that these leave, as many on
+  // every multiprocessor. Where not, they would gather on some: they start behind this kernel.
+  if (plan.fills_card) start_next_kernel();
+#pragma unroll 1
+  for (; i + 7 * kStep < end; i += 8 * kStep) take_row<F, 8, N>(part, from, walk);
+  if (i + 3 * kStep < end) {
+    take_row<F, 4, N>(part, from, walk);
+    i += 4 * kStep;
+  }
+#pragma unroll 1
+  for (; i < end; i += kStep) take_row<F, 1, N>(part, from, walk);
+  cluster_parts<F, A>().merge(part, chunk, chunks);
+  if (chunk == 0 && thread == 0) output.template write<F>(at.at[1], part);
 }
 
 // The tile and the chunk of a block of the kernels of columns.
@@ -245,6 +251,7 @@ __global__ void __launch_bounds__(kWarp)
   constexpr int kUnroll = 8;
   const int lane = static_cast<int>(threadIdx.x);
   const int64_t o = blockIdx.x, to = place_in_y(plan, o);
+  start_next_kernel();
   wait_for_previous_kernel();
   PartOf<F, A> part = F::template identity<A>();
   for (int64_t first = lane; first < plan.chunks; first += kUnroll * kWarp) {
@@ -326,7 +333,9 @@ void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     const LaunchShape shape{.grid = dim3(row_blocks(plan, op)),
                             .threads = kReduceThreads,
                             .cluster = plan.clustered ? static_cast<int>(plan.chunks) : 1};
-    launch_overlapping(cuda, shape, reduce_forward_rows<F, N, T>, x, plan, output);
+    const auto kernel =
+        plan.clustered ? reduce_forward_cluster<F, N, T> : reduce_forward_rows<F, N, T>;
+    launch_overlapping(cuda, shape, kernel, x, plan, output);
   }
   if (output.partial == nullptr) return;
   if (merges_across(plan)) {
@@ -345,8 +354,8 @@ void reduce_forward(Cuda& cuda, const AnyView& x, const AnyView& y, ReduceOutput
                     std::string_view op) {
   using A = acc_t<T>;
   ReducePlan<1> plan = plan_reduce(x, y);
-  plan.clustered = plan.mapping == ReduceMapping::block_per_output && plan.chunks > 1 &&
-                   plan.chunks <= kMaxCluster && cuda.info().compute_major >= 9;
+  static_assert(detail::kClusterChunks <= kMaxCluster);
+  plan.clustered = fits_cluster(plan) && cuda.info().compute_major >= 9;
   const auto bytes = static_cast<size_t>(plan.chunks * plan.outputs * F::kFields) * sizeof(A);
   const bool two_stages = plan.chunks > 1 && !plan.clustered;
   output.partial = two_stages ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;

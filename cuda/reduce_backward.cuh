@@ -4,6 +4,7 @@
 
 #include "core/ops/reduce.h"
 #include "cuda/reduce.cuh"
+#include "cuda/reduce_packs_plan.h"
 
 namespace gradus {
 

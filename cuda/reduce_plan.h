@@ -4,11 +4,10 @@
 #pragma once
 
 #include <bit>
-#include <optional>
 
 #include "core/host_device.h"
 #include "core/view.h"
-#include "cuda/device/pack_axes.h"
+#include "cuda/device/strided_plan.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -52,7 +51,8 @@ struct ReducePlan {
   int64_t chunk_size = 0;        // of so many items of `reduced` each (the last may be shorter)
   bool one_turn = false;         // columns, forward: all chunks are eight rows for each thread
   int lanes = kReduceThreads;    // sets along x: threads that share one, a power of two
-  bool clustered = false;        // the chunks of an output are the blocks of a cluster
+  bool clustered = false;        // the chunks of an output are the blocks of a cluster,
+  bool fills_card = false;       // and there are so many that they are a wave or more
   FastDivisor column_divisor;    // by column_slots, for indices that fit 31 bits
   int block_x = kReduceThreads;  // columns: threads side by side; others share the rows
   int64_t tiles = 1;             // columns: blocks side by side, over all kept axes
@@ -108,7 +108,9 @@ inline constexpr int64_t kWarpItems = 256;          // items up to which a warp 
 inline constexpr int64_t kManyWarpItems = 1024;     // or with many outputs; forward, with twice as
 inline constexpr int64_t kManyOutputs = 4096;       // many, twice the items
 inline constexpr int64_t kWantedBlocks = 4096;      // several waves of any current card,
-inline constexpr int64_t kFewBlocks = 256;          // and one
+inline constexpr int64_t kFewBlocks = 256;          // and one,
+inline constexpr int64_t kFullBlocks = 512;         // or one of packs, four to a multiprocessor
+inline constexpr int64_t kClusterChunks = 8;        // that a cluster merges
 inline constexpr int64_t kLeastChunk = 1024;        // items that are worth a block: four per thread
 inline constexpr int64_t kWantedThreads = 1 << 16;  // columns: enough to fill any of them
 inline constexpr int64_t kLongestRun = 2048;        // items that one thread takes in a row
@@ -307,6 +309,12 @@ inline bool merges_across(const ReducePlan<1>& plan) {
   return plan.mapping == ReduceMapping::columns && plan.outputs > 1024;
 }
 
+// Whether a cluster can merge the chunks of an output, on cards that have them.
+inline bool fits_cluster(const ReducePlan<1>& plan) {
+  return plan.mapping == ReduceMapping::block_per_output && plan.chunks > 1 &&
+         plan.chunks <= detail::kClusterChunks;
+}
+
 // x and y as in core/ops/sum.h; x is not empty.
 inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
   ReducePlan<1> plan = detail::plan_axes<1>({&x}, y);
@@ -331,52 +339,17 @@ inline ReducePlan<1> plan_reduce(const AnyView& x, const AnyView& y) {
     plan.mapping = ReduceMapping::block_per_output;
     const int64_t wanted = std::clamp(plan.outputs * items / (12 * detail::kLeastChunk),
                                       detail::kFewBlocks, detail::kWantedBlocks);
+    const int64_t blocks = plan.packed ? detail::kFullBlocks : detail::kFewBlocks;
     const int64_t most =
-        std::max(wanted / plan.outputs, ceil_div(items, kReduceThreads * detail::kLongestRun));
+        std::max({wanted / plan.outputs, std::min(blocks / plan.outputs, detail::kClusterChunks),
+                  ceil_div(items, kReduceThreads * detail::kLongestRun)});
     detail::set_chunks(plan, most > 1 ? detail::kLeastChunk : items, most, detail::kLeastChunk);
+    plan.fills_card = plan.packed && plan.outputs * plan.chunks >= detail::kFullBlocks;
   } else {
     plan.lanes = detail::lanes_of(plan);
     detail::set_chunks(plan, items, 1);
   }
   return plan;
-}
-
-// A gradient in packs in the order of dx: places in dx, x and y.
-struct BackwardPacks {
-  PackAxes<3> axes;
-  bool neighbours = false;  // a pack has neighbouring outputs, else one
-};
-
-// The packs of a gradient whose sets lie along the innermost axis, or across it along two axes or
-// more: along one, threads that share the outputs of a column are faster. Nothing if packs of 16
-// bytes do not fit.
-inline std::optional<BackwardPacks> plan_backward_packs(const AnyView& dx, const AnyView& x,
-                                                        const AnyView& y) {
-  const StridedPlan<3> plan(
-      dx.shape, {dx.strides, x.strides, broadcast_strides(y.shape, y.strides, dx.shape)});
-  const int64_t width = reduce_pack(size_of(dx.dtype));
-  const int last = plan.rank - 1;
-  if (width == 1 || last < 0 || plan.extents[last] % width != 0 || plan.strides[0][last] != 1 ||
-      plan.strides[1][last] != 1 || plan.strides[2][last] > 1 ||
-      pack_width(size_of(dx.dtype), {dx.data, x.data}, {}) != width) {
-    return {};
-  }
-  const bool neighbours = plan.strides[2][last] == 1;
-  int reduced = 0;
-  Shape extents;
-  std::array<Strides, 3> strides;
-  for (int axis = 0; axis <= last; ++axis) {
-    const int64_t unit = axis == last ? width : 1;
-    extents.append(plan.extents[axis] / unit);
-    reduced += plan.strides[2][axis] == 0;
-    for (size_t t = 0; t < 3; ++t) {
-      strides[t].append(plan.strides[t][axis] * unit);
-      if ((t < 2 || neighbours) && strides[t][axis] % width != 0) return {};
-    }
-  }
-  const StridedPlan<3> packs(extents, strides);
-  if (!PackAxes<3>::take(packs) || (neighbours && reduced < 2)) return {};
-  return BackwardPacks{PackAxes<3>(packs), neighbours};
 }
 
 // x and dx of one shape, y of the reduced one. Chunks are but shares of element-wise work.

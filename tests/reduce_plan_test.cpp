@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "cuda/reduce_packs_plan.h"
 
 namespace gradus {
 namespace {
@@ -183,6 +184,32 @@ TEST(ReducePlans, LargeSetsOfFewOutputsAreCutIntoChunks) {
   EXPECT_EQ(plan_of({1 << 20, 49}, {1 << 20, 1}).mapping, ReduceMapping::lanes_per_output);
   EXPECT_EQ(plan_of({1 << 20, 7}, {1 << 20, 1}).mapping, ReduceMapping::columns);
   EXPECT_EQ(plan_of({32768, 4096}, {32768, 1}).mapping, ReduceMapping::lanes_per_output);
+}
+
+// As many blocks as four to a multiprocessor take, in clusters of up to eight, where the sets are
+// long enough.
+TEST(ReducePlans, ChunksOfFewHundredOutputsAreClusters) {
+  const auto plan_of = [](int64_t outputs, int64_t items) {
+    return plan_reduce(view({outputs, 4 * items}), view({outputs, 1}));
+  };
+  const auto expect = [](const ReducePlan<1>& plan, int64_t chunks, bool clusters, bool fills) {
+    EXPECT_EQ(plan.mapping, ReduceMapping::block_per_output);
+    EXPECT_EQ(plan.chunks, chunks) << plan.outputs << " outputs";
+    EXPECT_EQ(fits_cluster(plan), clusters) << plan.outputs << " outputs";
+    EXPECT_EQ(plan.fills_card, fills) << plan.outputs << " outputs";
+  };
+  expect(plan_reduce(view({128, 64, 32, 32}), view({1, 64, 1, 1})), 8, true, true);
+  expect(plan_reduce(view({128, 64, 32, 32}, DType::bf16), view({1, 64, 1, 1}, DType::bf16)), 8,
+         true, true);
+  expect(plan_of(64, 4096), 4, true, false);
+  expect(plan_reduce(view({64, 32767}), view({64, 1})), 4, true, false);  // not in packs
+  expect(plan_of(16, 1 << 15), 16, false, false);
+  expect(plan_of(32, 1 << 15), 8, true, false);
+  expect(plan_of(128, 1 << 15), 4, true, true);
+  expect(plan_of(256, 1 << 15), 2, true, true);
+  expect(plan_of(512, 1 << 12), 1, false, true);
+  // The kernel counts the items of a set in 32 bits.
+  EXPECT_FALSE(fits_cluster(plan_reduce(view({2, int64_t{3} << 31}), view({2, 1}))));
 }
 
 TEST(ReducePlans, ShortSetsShareAWarp) {

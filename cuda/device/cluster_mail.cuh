@@ -8,6 +8,32 @@
 
 namespace gradus {
 
+// The address in block `rank` of what is at `address` in this one.
+__device__ __forceinline__ uint32_t in_cluster(uint32_t address, unsigned rank) {
+  uint32_t there = address;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
+  return there;
+}
+
+// Writes a number to another block's memory; that block's barrier counts its bytes. Both addresses
+// from in_cluster(). Only code for devices that have clusters may call it.
+template <class A>
+__device__ __forceinline__ void send_value(uint32_t to, A value, uint32_t barrier) {
+  if constexpr (sizeof(A) == 4) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+                 :
+                 : "r"(to), "r"(__float_as_uint(value)), "r"(barrier)
+                 : "memory");
+  } else {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];"
+                 :
+                 : "r"(to), "l"(__double_as_longlong(value)), "r"(barrier)
+                 : "memory");
+  }
+}
+
 // Every block has one number per sender, `Count` times; two boxes take turns.
 //
 //   __shared__ ClusterMail<float, 2> mail;
@@ -49,17 +75,7 @@ struct ClusterMail {
     for (int i = 0; i < Count; ++i) {
       const uint32_t place =
           in_cluster(shared_address(&of[half][i][cluster_rank()]), static_cast<unsigned>(t));
-      if constexpr (sizeof(A) == 4) {
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
-                     :
-                     : "r"(place), "r"(__float_as_uint(values[i])), "r"(theirs)
-                     : "memory");
-      } else {
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];"
-                     :
-                     : "r"(place), "l"(__double_as_longlong(values[i])), "r"(theirs)
-                     : "memory");
-      }
+      send_value(place, values[i], theirs);
     }
 #endif
   }
@@ -73,14 +89,6 @@ struct ClusterMail {
  private:
   __device__ __forceinline__ SharedBarrier barrier(int half) {
     return {shared_address(&arrived[half])};
-  }
-  // The address in block `rank` of what is at `address` in this one.
-  static __device__ __forceinline__ uint32_t in_cluster(uint32_t address, unsigned rank) {
-    uint32_t there = address;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-#endif
-    return there;
   }
 };
 
