@@ -256,8 +256,9 @@ def main():
             rows.append(row)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                       "rows": rows}, file, indent=1)
+            properties = torch.cuda.get_device_properties(0)
+            json.dump({"device": properties.name, "torch": torch.__version__,
+                       "cache_bytes": properties.L2_cache_size, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
