@@ -20,12 +20,6 @@ enum class Saves : uint8_t { x, mask };
 
 inline constexpr double kLog2E = 1.4426950408889634;
 
-// The gradient of x·s(u) from the sigmoid s and bend = x·u': neither branch nor sign.
-template <class V>
-GRADUS_HD V swish_slope(V s, V bend) {
-  return fused(bend, fused(-s, s, s), s);
-}
-
 // max(x, 0); NaN passes through. f'(0) = 0.
 struct Relu {
   static constexpr std::string_view name = "relu";
@@ -146,56 +140,52 @@ struct GeluTanh {
     const V low = fused(z, slope_low, product_error(z, slope, twice_u));
     return exp_two(Two<V>{-twice_u, -low});
   }
-  // The same in f32, as scaled_power gives it, for z <= kFar: y and its gradient are 0 beyond
-  // -kFar.
-  static constexpr float kFar = 11;
-  static constexpr double kLinear2 = -2.3022081981443248, kLinear2Low = -1.3132826e-16;
-  static constexpr double kCubic2 = -0.1029432395800235, kCubic2Low = 5.9781774e-18;
+  // In f32 y and its gradient are 0 below the first and x and 1 above the second.
+  static constexpr float kLeast = -11, kMost = 8;
+  // -2·√(2/π)/ln 2 and 0.044715 of it, each as a short number and the rest: with a square of 12
+  // bits, slope is exact.
+  static constexpr float kLinear2 = -0x1.26aecp+1f, kLinear2Low = -2.51366981e-7f;
+  static constexpr float kCubic2 = -0x1.a5ap-4f, kCubic2Low = -7.44856398e-6f;
+  // Of e^(-2u), for a clamped v.
   template <class V>
-  GRADUS_HD static V scaled_decay(V z) {
-    constexpr float linear = static_cast<float>(static_cast<int>(kLinear2 / 0x1p-17)) * 0x1p-17f;
-    constexpr float cubic = static_cast<float>(kCubic2);
-    constexpr float linear_low = static_cast<float>(kLinear2 - linear + kLinear2Low);
-    constexpr float cubic_low = static_cast<float>(kCubic2 - cubic + kCubic2Low);
-    const V square = product_of(z, z), square_low = product_error(z, z, square);
-    const V slope = fused(square, V(cubic), V(linear));
-    const V slope_low = product_error(square, V(cubic), slope - V(linear)) +
-                        fused(square_low, V(cubic), fused(square, V(cubic_low), V(linear_low)));
-    return scaled_power(z, slope, slope_low);
+  GRADUS_HD static SwishParts<V> parts(V v) {
+    if constexpr (kIsRounded<V>) {
+      return swish_parts(v, fused(v * v, V(kCubic2 + kCubic2Low), V(kLinear2 + kLinear2Low)), V(0));
+    } else {
+      constexpr float to_32nd = 0x1.8p18f;
+      const V square = fused(v, v, V(to_32nd)) - V(to_32nd);
+      const V slope = fused(square, V(kCubic2), V(kLinear2));
+      const V slope_low = fused(product_error(v, v, square), V(kCubic2 + kCubic2Low),
+                                fused(square, V(kCubic2Low), V(kLinear2Low)));
+      return swish_parts(v, slope, slope_low);
+    }
   }
 
   template <class V>
   GRADUS_HD V f(V x) const {
-    if constexpr (kIsSingle<V> && !kIsRounded<V>) {
-      const V z = at_most(abs_of(x), V(kFar));
-      return swish_of(x, z, scaled_decay(z), V(kFar));
+    if constexpr (kIsSingle<V>) {
+      const V floor = at_least(x, V(kLeast)), v = at_most(floor, V(kMost));
+      return swish_of(floor, v, parts(v));
+    } else {
+      const V z = at_most(abs_of(x), V(32));  // e^(-|2u|) is 0 there
+      return select(x < V(0), -z, x) * sigmoid_of(x < V(0), decay(z));
     }
-    const V z = at_most(abs_of(x), V(32));  // e^(-|2u|) is 0 there
-    return select(x < V(0), -z, x) * sigmoid_of(x < V(0), decay(z));
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
     using S = scalar_t<V>;
-    if constexpr (kIsRounded<V>) {
-      const V z = clamp_of(x, S(32)), square = z * z;
-      const V per_z =
-          fused(square, V(static_cast<S>(-kCubic * kLog2E)), V(static_cast<S>(-kLinear * kLog2E)));
-      const V slope = fused(square, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
-      return dy * swish_slope(scaled_sigmoid(fused(z, per_z, V(-64))), z * slope);
-    }
-    V z, e;
     if constexpr (kIsSingle<V>) {
-      z = at_most(abs_of(x), V(kFar));
-      e = scaled_decay(z) * V(0x1p-64f);
+      const V v = at_most(at_least(x, V(kLeast)), V(kMost));
+      const V slope = fused(v * v, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
+      return dy * swish_slope(v * slope, parts(v));
     } else {
-      z = at_most(abs_of(x), V(32));
-      e = decay(z).high;
+      const V z = at_most(abs_of(x), V(32)), e = decay(z).high;
+      const V share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
+      // z·sigmoid'·(2u)' is even but for its sign.
+      const V slope = fused(z * z, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
+      const V bend = z * slope * share;
+      return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
     }
-    const V share = reciprocal_of(V(1) + e);  // sigmoid(|2u|)
-    // z·sigmoid'·(2u)' is even but for its sign.
-    const V slope = fused(z * z, V(static_cast<S>(3 * kCubic)), V(static_cast<S>(kLinear)));
-    const V bend = z * slope * share;
-    return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
   }
 };
 
@@ -204,39 +194,34 @@ struct GeluTanh {
 struct Silu {
   static constexpr std::string_view name = "silu";
   static constexpr Saves saves = Saves::x;
-  // e^-z in f32, as scaled_power gives it, for z <= kFar: y and its gradient are 0 beyond -kFar.
-  static constexpr float kFar = 110;
+  // In f32 y and its gradient are 0 below the first and x and 1 above the second.
+  static constexpr float kLeast = -110, kMost = 32;
+  // Of e^-v, for a clamped v.
   template <class V>
-  GRADUS_HD static V scaled_decay(V z) {
+  GRADUS_HD static SwishParts<V> parts(V v) {
     constexpr float slope = -static_cast<float>(kLog2E);
-    return scaled_power(z, V(slope), V(static_cast<float>(-kLog2E - slope)));
+    return swish_parts(v, V(slope), V(static_cast<float>(-kLog2E - slope)));
   }
   template <class V>
   GRADUS_HD V f(V x) const {
-    if constexpr (kIsSingle<V> && !kIsRounded<V>) {
-      const V z = at_most(abs_of(x), V(kFar));
-      return swish_of(x, z, scaled_decay(z), V(kFar));
+    if constexpr (kIsSingle<V>) {
+      const V floor = at_least(x, V(kLeast)), v = at_most(floor, V(kMost));
+      return swish_of(floor, v, parts(v));
+    } else {
+      const V z = at_least(x, V(-1000));  // -inf has the limit -0
+      return z * sigmoid_of(x < V(0), exp_two(-abs_of(x)));
     }
-    const V z = at_least(x, V(-1000));  // -inf has the limit -0
-    return z * sigmoid_of(x < V(0), exp_two(-abs_of(x)));
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    if constexpr (kIsRounded<V>) {
-      using S = scalar_t<V>;
-      const V z = clamp_of(x, S(1000));
-      return dy * swish_slope(scaled_sigmoid(fused(z, V(static_cast<S>(-kLog2E)), V(-64))), z);
-    }
-    V z, e;
     if constexpr (kIsSingle<V>) {
-      z = at_most(abs_of(x), V(kFar));
-      e = scaled_decay(z) * V(0x1p-64f);
+      const V v = at_most(at_least(x, V(kLeast)), V(kMost));
+      return dy * swish_slope(v, parts(v));
     } else {
-      z = at_most(abs_of(x), V(1000));
-      e = exp_of(-abs_of(x));
+      const V z = at_most(abs_of(x), V(1000)), e = exp_of(-abs_of(x));
+      const V share = reciprocal_of(V(1) + e), bend = z * share;
+      return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
     }
-    const V share = reciprocal_of(V(1) + e), bend = z * share;
-    return dy * select(x > V(0), fused(bend, e * share, share), e * share * (V(1) - bend));
   }
 };
 

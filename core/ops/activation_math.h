@@ -25,8 +25,8 @@ using scalar_t = typename ScalarOf<V>::type;
 template <class V>
 inline constexpr bool kIsSingle = std::is_same_v<scalar_t<V>, float>;
 
-// Whether a V is rounded to 16 bits afterwards, so that 2^-20 is right enough. It then has clamp_of
-// and scaled_sigmoid too (cuda/device/activation_half.cuh).
+// Whether a V is rounded to 16 bits afterwards, so that 2^-20 is right enough
+// (cuda/device/activation_half.cuh).
 template <class V>
 inline constexpr bool kIsRounded = false;
 
@@ -100,10 +100,22 @@ GRADUS_HD double power_of_two(double shifted) {
 // The smaller and the larger of two; NaN in x stays.
 template <class V>
 GRADUS_HD V at_most(V x, V high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<V, float>) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(high));
+    return x;
+  }
+#endif
   return select(x > high, high, x);
 }
 template <class V>
 GRADUS_HD V at_least(V x, V low) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<V, float>) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(low));
+    return x;
+  }
+#endif
   return select(x < low, low, x);
 }
 
@@ -211,30 +223,43 @@ GRADUS_HD Two<V> exp_two(const Two<V>& x) {
   return exp_scaled(exp_parts(clamp_exponent(x.high), x.low, true));
 }
 
-// 2^64·2^(z·slope) in f32 for z·slope from -180 to 0, where slope has a second part: the power of
-// two is one factor, and nothing is subnormal. z·slope - n is exact.
+// x·s with s = 1 / (1 + e^-u) in f32, where u has the sign of x: without a branch or a sign. v is
+// x, clamped to where s is neither 0 nor 1, and the denominator is scaled: nothing overflows.
+inline constexpr float kSwishScale = 0x1p-48f;
+
+// 2^-48 times 1 + 2^t and 2^t itself, for t = v·(slope + slope_low) from -78 to 174. With t = n + r
+// the difference v·slope - n is exact.
 template <class V>
-GRADUS_HD V scaled_power(V z, V slope, V slope_low) {
-  constexpr float to_integer = kToInteger<float> + 64;
-  const V shifted = fused(z, slope, V(to_integer)), n = shifted - V(to_integer);
-  const V r = fused(z, slope_low, product_error(z, slope, n));
-  // 2^r within 2^-28
-  const V m = fused(r,
-                    polynomial(r, 0.6931471825, 0.2402264774, 0.0555035919, 0.009618504904,
-                               0.001339124166, 0.0001532749739),
-                    V(1));
-  return m * power_of_two(shifted);
+struct SwishParts {
+  V denominator;
+  V power;
+};
+template <class V>
+GRADUS_HD SwishParts<V> swish_parts(V v, V slope, V slope_low) {
+  constexpr float to_integer = kToInteger<float> - 48;
+  const V shifted = fused(v, slope, V(to_integer)), n = shifted - V(to_integer);
+  const V r = fused(v, slope_low, product_error(v, slope, n));
+  // 2^r - 1 within 2^-27, rounded about once.
+  const V rest =
+      polynomial(r, 0.2402264774, 0.0555035919, 0.009618504904, 0.001339124166, 0.0001532749739);
+  const V p = fused(r, V(0.6931471825f), product_of(r * r, rest));
+  const V scale = power_of_two(shifted);
+  return {scale + fused(scale, p, V(kSwishScale)), fused(scale, p, scale)};
 }
 
-// x·sigmoid(u) in f32 for a u of the sign of x: z = min(|x|, far) and e = 2^64·e^-|u|, where beyond
-// `far` the result is 0 or x.
+// x·s, where floor is x, but at least the lower bound of v.
 template <class V>
-GRADUS_HD V swish_of(V x, V z, V e, V far) {
-  const auto negative = x < V(0);
-  const V weight = select(negative, e, V(1)), product = product_of(z, weight);
-  const V y = quotient_of(Two<V>{product, product_error(z, weight, product)},
-                          ordered_sum(V(1), e * V(0x1p-64f)));
-  return select(x > far, x, copysign_of(y * select(negative, V(0x1p-64f), V(1)), x));
+GRADUS_HD V swish_of(V floor, V v, const SwishParts<V>& parts) {
+  const V reciprocal = reciprocal_of(parts.denominator), q = product_of(v, reciprocal);
+  const V y = fused(fused(-q, parts.denominator, v), reciprocal, q);
+  return fused(y, V(kSwishScale), -(v - floor));
+}
+
+// Its gradient s·(1 + bend·(1 - s)), where bend = v·u'.
+template <class V>
+GRADUS_HD V swish_slope(V bend, const SwishParts<V>& parts) {
+  const V reciprocal = reciprocal_of(parts.denominator);
+  return reciprocal * fused(bend, parts.power * reciprocal, V(1)) * V(kSwishScale);
 }
 
 // e^x - 1 for x <= 88.

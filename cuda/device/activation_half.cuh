@@ -106,15 +106,20 @@ __device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
   return select(abs_of(x) < HalfReal(0x1p-5f), series, ratio);
 }
 
-// 1 / (1 + e^-u) for exponent = -u·log2(e) - 64: scaled by 2^64, so that what is subnormal is kept.
-__device__ __forceinline__ HalfReal scaled_sigmoid(HalfReal exponent) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent.v));
-  return reciprocal_of(HalfReal(power + 0x1p-64f)) * HalfReal(0x1p-64f);
+__device__ __forceinline__ HalfReal at_most(HalfReal x, HalfReal high) {
+  return HalfReal(DeviceMath::smaller(x.v, high.v));
 }
-// x within -bound and bound; NaN stays NaN.
-__device__ __forceinline__ HalfReal clamp_of(HalfReal x, float bound) {
-  return HalfReal(DeviceMath::smaller(DeviceMath::larger(x.v, -bound), bound));
+__device__ __forceinline__ HalfReal at_least(HalfReal x, HalfReal low) {
+  return HalfReal(DeviceMath::larger(x.v, low.v));
+}
+__device__ __forceinline__ SwishParts<HalfReal> swish_parts(HalfReal v, HalfReal slope, HalfReal) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(v.v, slope.v, -48.0f)));
+  return {HalfReal(power + kSwishScale), HalfReal(power)};
+}
+__device__ __forceinline__ HalfReal swish_of(HalfReal floor, HalfReal,
+                                             const SwishParts<HalfReal>& parts) {
+  return floor * (reciprocal_of(parts.denominator) * HalfReal(kSwishScale));
 }
 
 }  // namespace gradus
