@@ -140,13 +140,13 @@ void backward_any(Cuda& cuda, const LocalResponseNormBackward& args, const Geome
 template <class T>
 inline constexpr int kBackwardPack = sizeof(T) == 2 ? 2 : kFullPack<T>;
 
-// Channels are counted in 32 bits there, windows and the last tile included.
-constexpr int64_t kMostChannels = INT32_MAX - 1024;
+// Channels, windows and the last tile included, and pixels of one are counted in 32 bits there.
+constexpr int64_t kMost = INT32_MAX - 1024;
 
 // Calls f(constant W) and returns true, or returns false where there is no kernel of that size.
 template <class F>
-bool with_size(int64_t size, double beta, int64_t c, F&& f) {
-  if (response_power(beta) == ResponsePower::other || c > kMostChannels) return false;
+bool with_size(int64_t size, double beta, const Geometry& g, F&& f) {
+  if (response_power(beta) == ResponsePower::other || g.c > kMost || g.s > kMost) return false;
   if (size == 3) return f(std::integral_constant<int, 3>());
   if (size == 5) return f(std::integral_constant<int, 5>());
   return size == 7 && f(std::integral_constant<int, 7>());
@@ -167,7 +167,7 @@ bool forward_sized(Cuda& cuda, const LocalResponseNormForward& args, const Geome
   const ResponseTerms<acc_t<T>> terms(args);
   constexpr int kWide = kFullPack<T>;
   const bool wide = pack_width(sizeof(T), {x, y}, {g.channels_last ? g.c : g.s}) == kWide;
-  return with_size(args.size, args.beta, g.c, [&](auto size) {
+  return with_size(args.size, args.beta, g, [&](auto size) {
     constexpr int W = size();
     if (g.channels_last) {
       if (!wide) return false;
@@ -203,7 +203,7 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
   constexpr int kWide = kBackwardPack<T>;
   const int64_t row = g.channels_last ? g.c : g.s;
   const int fits = pack_width(sizeof(T), {x, dy, dx}, {row});
-  return with_size(args.size, args.beta, g.c, [&](auto size) {
+  return with_size(args.size, args.beta, g, [&](auto size) {
     constexpr int W = size();
     if (g.channels_last) {
       if (fits != kFullPack<T>) return false;

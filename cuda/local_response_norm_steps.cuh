@@ -91,12 +91,6 @@ __device__ __forceinline__ A square(A v) {
 // Channels of a thread's results.
 inline constexpr int kResponseChannels = 4;
 
-__device__ __forceinline__ int64_t row_of(int64_t pack, int64_t packs_per_row) {
-  return pack <= UINT32_MAX && packs_per_row <= UINT32_MAX
-             ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(packs_per_row)
-             : pack / packs_per_row;
-}
-
 // A thread's pixels in channel 0, and the first channel of its results.
 struct ResponsePlace {
   int64_t at = 0;
@@ -105,22 +99,29 @@ struct ResponsePlace {
 
   __device__ __forceinline__ ResponsePlace(const ResponseTiles& plan, int c, int64_t s, int width,
                                            int channels) {
-    const int64_t tile = blockIdx.x / plan.channel_tiles;
-    const int lane = static_cast<int>(threadIdx.x) % ResponseTiles::kLanes;
-    const int64_t pack = tile * ResponseTiles::kLanes + lane;
-    const int group = static_cast<int>(blockIdx.x - tile * plan.channel_tiles) * plan.groups;
-    channel = (group + static_cast<int>(threadIdx.x) / ResponseTiles::kLanes) * channels;
+    const uint32_t tile = plan.channel_tiles.quotient(blockIdx.x);
+    const uint32_t lane = threadIdx.x % ResponseTiles::kLanes;
+    const int64_t pack = int64_t{tile} * ResponseTiles::kLanes + lane;
+    const auto group = static_cast<int>(blockIdx.x - tile * plan.channel_tiles.divisor);
+    channel =
+        (group * plan.groups + static_cast<int>(threadIdx.x / ResponseTiles::kLanes)) * channels;
     used = pack < plan.packs && channel < c;
-    const int64_t row = row_of(pack, plan.packs_per_row);
-    at = row * c * s + (pack - row * plan.packs_per_row) * width;
+    const int64_t row = quotient(plan.packs_per_row, pack);
+    at = row * c * s + (pack - row * plan.packs_per_row.divisor) * width;
   }
 };
 
 // The packs of channels first, first + 1, ... of one place; zeros where there is no such channel.
+// All threads of a warp have the same `first`.
 template <int Count, int N, class T>
 __device__ __forceinline__ void load_channels(const T* x, int first, int c, int64_t s,
                                               Raw<T, N> (&packs)[Count]) {
   const T* from = x + first * s;
+  if (first >= 0 && first + Count <= c) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i, from += s) packs[i].load(from);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < Count; ++i, from += s) {
     packs[i] = Raw<T, N>{};

@@ -192,9 +192,10 @@ TEST(LocalResponseNormPlan, TilesCoverPixelsAndChannels) {
           const ResponseTiles plan = plan_response_tiles(n, c, 56 * 56, width, channels, threads);
           EXPECT_EQ(plan.packs, n * 56 * 56 / width);
           EXPECT_LE(plan.groups * ResponseTiles::kLanes, threads);
-          EXPECT_GE(plan.channel_tiles * plan.groups * channels, c);
-          EXPECT_LT((plan.channel_tiles - 1) * plan.groups * channels, c);
-          EXPECT_EQ(plan.blocks, plan.channel_tiles * ceil_div(plan.packs, ResponseTiles::kLanes));
+          EXPECT_GE(plan.channel_tiles.divisor * plan.groups * channels, c);
+          EXPECT_LT((plan.channel_tiles.divisor - 1) * plan.groups * channels, c);
+          EXPECT_EQ(plan.blocks,
+                    plan.channel_tiles.divisor * ceil_div(plan.packs, ResponseTiles::kLanes));
         }
       }
     }
