@@ -54,34 +54,27 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
   }
 }
 
-// What one warp of activation_forward_mask does: kBitsPacks packs per lane, 32 packs apart.
+// All lanes of a warp call.
 template <bool Wide, class T, class F>
-__device__ __forceinline__ void forward_mask_of_warp(const T* x, T* y, uint8_t* mask, int64_t start,
+__device__ __forceinline__ void forward_mask_of_pack(const T* x, T* y, uint8_t* mask, int64_t first,
                                                      int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  Pack<T, N> values[kBitsPacks];
+  const Pack<T, N> values = load_upto<Wide, N>(x, first, count);
+  uint32_t bits = 0;
+  acc_t<T> results[N];
 #pragma unroll
-  for (int u = 0; u < kBitsPacks; ++u) values[u] = load_upto<Wide, N>(x, start + u * 32 * N, count);
-#pragma unroll
-  for (int u = 0; u < kBitsPacks; ++u) {
-    const int64_t first = start + u * 32 * N;
-    uint32_t bits = 0;
-    acc_t<T> results[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const Real<T> v(static_cast<acc_t<T>>(values[u][j]));
-      const bool passes = f.passes(v) && (Wide || first + j < count);
-      bits |= passes ? 1u << j : 0u;
-      results[j] = to_acc<acc_t<T>>(f.f(v));
-    }
-    store_upto<Wide>(y, first, count, narrow_pack<T>(results));
-    store_bits<N>(mask, first, bits, Wide || first < count);
+  for (int j = 0; j < N; ++j) {
+    const Real<T> v(static_cast<acc_t<T>>(values[j]));
+    const bool passes = f.passes(v) && (Wide || first + j < count);
+    bits |= passes ? 1u << j : 0u;
+    results[j] = to_acc<acc_t<T>>(f.f(v));
   }
+  store_upto<Wide>(y, first, count, narrow_pack<T>(results));
+  store_bits<N>(mask, first, bits, Wide || first < count);
 }
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
-// grid:  1-D, one warp per kBitsPacks · 32 packs of 16 bytes: pack u · 32 + lane for u = 0, 1,
-//        ..., so that each access of the warp is one run
+// grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to bytes by shuffles
 // needs: aligned: x and y aligned to 16 bytes
@@ -89,14 +82,14 @@ template <class T, class F>
 __global__ void __launch_bounds__(kElementThreads)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
-  constexpr int N = kFullPack<T>, kItems = kBitsPacks * 32 * N;
-  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) / 32;
-  const int64_t begin = warp * kItems, start = begin + threadIdx.x % 32 * N;
-  if (begin >= count) return;
-  if (aligned && begin + kItems <= count) {
-    forward_mask_of_warp<true>(x, y, mask, start, count, f);
+  constexpr int N = kFullPack<T>;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) * N;
+  const int64_t of_warp = first - threadIdx.x % 32 * N;
+  if (of_warp >= count) return;
+  if (aligned && of_warp + 32 * N <= count) {
+    forward_mask_of_pack<true>(x, y, mask, first, count, f);
   } else {
-    forward_mask_of_warp<false>(x, y, mask, start, count, f);
+    forward_mask_of_pack<false>(x, y, mask, first, count, f);
   }
 }
 
@@ -135,9 +128,8 @@ __global__ void __launch_bounds__(kElementThreads)
 
 // The blocks of a map with a bit per element.
 template <class T>
-unsigned mask_blocks(int64_t count, int packs_per_thread) {
-  const int64_t items = int64_t{packs_per_thread} * kElementThreads * kFullPack<T>;
-  return exact_blocks(ceil_div(count, items), "activation");
+unsigned mask_blocks(int64_t count) {
+  return exact_blocks(ceil_div(count, int64_t{kElementThreads} * kFullPack<T>), "activation");
 }
 
 template <class T>
@@ -153,9 +145,8 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       if (count == 0) return;
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
-      activation_forward_mask<<<mask_blocks<T>(count, kBitsPacks), kElementThreads, 0,
-                                cuda.stream()>>>(x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y),
-                                                 count, f);
+      activation_forward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
+          x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
       return;
     }
   }
@@ -169,7 +160,7 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    activation_backward_mask<<<mask_blocks<T>(count, 1), kElementThreads, 0, cuda.stream()>>>(
+    activation_backward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
         args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});

@@ -16,9 +16,6 @@ constexpr int plan_map_packs(int64_t packs, int threads) {
   return packs <= kWavePacks * threads * kTargetBlocks ? kWavePacks : 1;
 }
 
-// The same of a map that writes a bit per element, at any size. (One that reads the bits: one.)
-inline constexpr int kBitsPacks = 2;
-
 // y, a and b of a map of two operands, which broadcast to the shape of y.
 inline StridedPlan<3> plan_map_pair(const AnyView& y, const AnyView& a, const AnyView& b) {
   return {y.shape,
