@@ -2,9 +2,20 @@
 // leave none to compute with; and blocks are small, to wait, compute and write at different times.
 #pragma once
 
+#include "cuda/device/quotient.cuh"
 #include "cuda/softmax_tile.cuh"
 
 namespace gradus {
+
+// Calls f with the condition as a constant.
+template <class F>
+__device__ __forceinline__ void with_constant(bool condition, F&& f) {
+  if (condition) {
+    f(std::true_type());
+  } else {
+    f(std::false_type());
+  }
+}
 
 // 16 bytes that the compiler does not keep in registers from an earlier load.
 __device__ __forceinline__ uint4 load_shared(const uint4* from) {
@@ -49,6 +60,41 @@ __device__ __forceinline__ void reduce_column(V (&v)[M], Pack<V, 4>* slots, Op o
   }
 }
 
+// Columns of 8 sets, `lanes` threads along each; item i of a thread lies i·lanes·inner elements
+// after its first.
+struct SoftmaxColumns {
+  int lanes;
+  int c;
+  int64_t units;          // columns in all
+  int64_t inner;          // elements from an item to the next
+  FastDivisor per_outer;  // columns of an outer index
+};
+
+// Copies a thread's items, `step` apart, to its places in shared memory, -inf where there are none.
+template <class T, int K>
+__device__ __forceinline__ void copy_column(uint4* items, const T* from, int64_t step, int lanes,
+                                            int left) {
+  constexpr uint32_t kLeast = PairMax<T>::kLeast;
+  const int threads = lanes * 8;
+  if ((K - 1) * lanes < left) {
+#pragma unroll
+    for (int i = 0; i < K; ++i, from += step) {
+      copy_async_once<16>(shared_address(items + i * threads), from);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < K; ++i, from += step) {
+      if (i * lanes < left) {
+        copy_async_once<16>(shared_address(items + i * threads), from);
+      } else {
+        items[i * threads] = make_uint4(kLeast, kLeast, kLeast, kLeast);
+      }
+    }
+  }
+  commit_copies();
+  wait_copies<0>();
+}
+
 // math    core/ops/softmax.h
 // grid    1-D, blocks of 8 columns of 8 sets, `lanes` threads along each
 // passes  1, K items per thread; those that are not there are -inf
@@ -56,27 +102,20 @@ __device__ __forceinline__ void reduce_column(V (&v)[M], Pack<V, 4>* slots, Op o
 // smem    the items, as stored, each read by the thread that copied it; results of warps, columns
 // needs   16-byte alignment; all lanes of a set in one block
 // order   a thread's items, lanes of a warp pairwise, warps in turn
-// Measured in bf16 at 256x128x56x56: 99 % of a copy, against 88 with the items in registers.
 template <class T, int K, bool kLog>
 __global__ void __launch_bounds__(512, 2)
     softmax_forward_staged_columns(const T* __restrict__ x, T* __restrict__ y,
-                                   const __grid_constant__ SoftmaxTile tile) {
+                                   const SoftmaxColumns plan) {
   using Math = SoftmaxMath<T>;
-  constexpr float kShift = kLog ? 0.0f : Math::kShift;
   constexpr uint32_t kLeast = PairMax<T>::kLeast;
-  const SoftmaxPlace<8, true> at(tile);
-  const int threads = static_cast<int>(blockDim.x);
+  const int threads = plan.lanes * 8, lane = static_cast<int>(threadIdx.x / 8);
+  const int64_t unit = int64_t{blockIdx.x} * 8 + threadIdx.x % 8;
+  const int64_t outer = quotient(plan.per_outer, unit), step = plan.lanes * plan.inner;
+  const int64_t first =
+      (outer * plan.c + lane) * plan.inner + (unit - outer * plan.per_outer.divisor) * 8;
+  const int left = unit < plan.units ? plan.c - lane : 0;
   auto* items = reinterpret_cast<uint4*>(dynamic_shared()) + threadIdx.x;
-#pragma unroll
-  for (int i = 0; i < K; ++i) {
-    if (at.has(i)) {
-      copy_async_once<16>(shared_address(items + i * threads), x + at.first + i * at.step);
-    } else {
-      items[i * threads] = make_uint4(kLeast, kLeast, kLeast, kLeast);
-    }
-  }
-  commit_copies();
-  wait_copies<0>();
+  copy_column<T, K>(items, x + first, step, plan.lanes, left);
   uint32_t largest[4] = {kLeast, kLeast, kLeast, kLeast};
 #pragma unroll
   for (int i = 0; i < K; ++i) {  // 1 max
@@ -88,39 +127,54 @@ __global__ void __launch_bounds__(512, 2)
   auto* slots = dynamic_shared() + K * threads * sizeof(uint4);
   reduce_column(largest, reinterpret_cast<Pack<uint32_t, 4>*>(slots), PairMax<T>{});
   Raw<T, 8> raw{make_uint4(largest[0], largest[1], largest[2], largest[3])};
-  float max[8], sum[8] = {}, v[8];
+  float max[8], shift[8], sum[8] = {}, v[8];
   raw.unpack(max);
+  bool is_far = kLog;  // values and maxima are subtracted, not shifted
 #pragma unroll
-  for (int i = 0; i < K; ++i) {  // 2 sum
-    raw.word = load_shared(items + i * threads);
-    raw.unpack(v);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sum[j] += Math::exp_of(v[j] - max[j], kShift);
+  for (int j = 0; j < 8; ++j) {
+    shift[j] = Math::shift_of(max[j]);
+    is_far = is_far || (std::is_same_v<T, BFloat16> && !(fabsf(max[j]) <= Math::kMostShifted));
   }
+  const auto exp_at = [&](auto far, float value, int j) {
+    return far() ? Math::exp_of(value - max[j], kLog ? 0.0f : Math::kShift)
+                 : Math::exp_of(value, shift[j]);
+  };
+  with_constant(is_far, [&](auto far) {
+#pragma unroll
+    for (int i = 0; i < K; ++i) {  // 2 sum
+      raw.word = load_shared(items + i * threads);
+      raw.unpack(v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] += exp_at(far, v[j], j);
+    }
+  });
   slots += threads / 4 * sizeof(uint4);  // 8 per warp
   reduce_column(sum, reinterpret_cast<Pack<float, 4>*>(slots), SumOp{});
 #pragma unroll
   for (int j = 0; j < 8; ++j) sum[j] = kLog ? Math::log_of(sum[j]) : Math::inverse(sum[j]);
+  T* to = y + first;
+  with_constant(is_far, [&](auto far) {
 #pragma unroll
-  for (int i = 0; i < K; ++i) {  // 3 write
-    if (!at.has(i)) break;
-    raw.word = load_shared(items + i * threads);
-    raw.unpack(v);
+    for (int i = 0; i < K; ++i, to += step) {  // 3 write
+      if (i * plan.lanes >= left) break;
+      raw.word = load_shared(items + i * threads);
+      raw.unpack(v);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      v[j] -= max[j];
-      v[j] = kLog ? v[j] - sum[j] : Math::exp_of(v[j], kShift) * sum[j];
+      for (int j = 0; j < 8; ++j) {
+        v[j] = kLog ? v[j] - max[j] - sum[j] : exp_at(far, v[j], j) * sum[j];
+      }
+      raw.round(v);
+      raw.store(to);
     }
-    raw.round(v);
-    raw.store(y + at.first + i * at.step);
-  }
+  });
 }
 
 template <class T>
 void softmax_forward_staged_columns(Cuda& cuda, const SoftmaxPlan& plan, const SoftmaxGeometry& g,
                                     const SoftmaxForward& args) {
   constexpr int K = kSoftmaxStagedItems;
-  const SoftmaxTile tile(plan, g);
+  const SoftmaxColumns columns{plan.lanes, static_cast<int>(g.c), plan.units, g.inner,
+                               FastDivisor(static_cast<uint32_t>(g.inner / plan.width))};
   // The items, and for 8 columns of every warp 4 words of maxima and 8 of sums.
   const size_t words = static_cast<size_t>(plan.threads) * (4 * K + 8 * (4 + 8) / kWarp);
   const LaunchShape shape{.grid = exact_blocks(plan.blocks, args.name),
@@ -130,7 +184,7 @@ void softmax_forward_staged_columns(Cuda& cuda, const SoftmaxPlan& plan, const S
   launch_kernel(cuda, shape,
                 args.log ? softmax_forward_staged_columns<T, K, true>
                          : softmax_forward_staged_columns<T, K, false>,
-                args.x.as<const T>(), args.y.as<T>(), tile);
+                args.x.as<const T>(), args.y.as<T>(), columns);
 }
 
 }  // namespace gradus

@@ -56,6 +56,12 @@ struct SoftmaxApproximate {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(z, 1.4426950408889634f, shift)));
     return e;
   }
+  // exp_of(v, shift_of(max)) is exp_of(v - max, kShift) but for what the rounding of the shift
+  // gives as a factor: the same for all of a set, so that it is gone after the division too.
+  static constexpr float kMostShifted = 0x1p20f;  // |max|, for a factor of at most 2^(1/16)
+  static __device__ __forceinline__ float shift_of(float max) {
+    return fmaf(max, -1.4426950408889634f, kShift);
+  }
   static __device__ __forceinline__ float log_of(float sum) {
     float log2;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2) : "f"(sum));

@@ -134,6 +134,24 @@ GRADUS_ON_BOTH_DEVICES(D042_LargeLogits) {
   }
 }
 
+// Sets of every size beside each other, as columns in one access of a thread.
+GRADUS_ON_BOTH_DEVICES(D042_LargeLogitsBesideSmallOnes) {
+  constexpr int64_t c = 16;
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    Values x, want;
+    for (const double value : {0.0, 5.0, 1e4, 1.5e6, 3e38, -3e38, -1.5e6, -1e4}) {
+      const double top = round_to(value, dtype);
+      for (int64_t i = 0; i < c; ++i) {
+        x.push_back(i < 2 ? top : top - std::abs(top) / 2 - 1000);
+        want.push_back(i < 2 ? 0.5 : 0);
+      }
+    }
+    for (const bool columns : {false, true}) {
+      EXPECT_EQ(apply(x, c, columns, false, dtype, device), want) << to_string(dtype) << columns;
+    }
+  }
+}
+
 // More rows than a grid has blocks along y or z, both directions.
 GRADUS_ON_BOTH_DEVICES(D103_MoreThan65535Rows) {
   for (const int64_t rows : {65536, 70001}) {
