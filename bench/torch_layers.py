@@ -26,6 +26,9 @@ import torch.nn as nn
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16,
           "bf16": torch.bfloat16}
 COLD_BYTES = 400 << 20
+# As gradus measures: a card that has rested runs at higher clocks than one at work.
+BLOCK_MS = 10
+WARM_UP_BLOCKS = 5
 
 
 class Call(nn.Module):
@@ -116,18 +119,21 @@ def graph_time(calls, repeats=15, side=None):
         for _ in range(rounds):
             kept = [call() for call in calls]  # results of one round stay apart
             del kept
-    graph.replay()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
+
+    def replay(count):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        graph.replay()
+        for _ in range(count):
+            graph.replay()
         stop.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop) / (rounds * len(calls)))
+        return start.elapsed_time(stop) / count
+
+    replay(1)
+    count = max(1, round(BLOCK_MS / replay(1)))
+    times = [replay(count) for _ in range(WARM_UP_BLOCKS + repeats)][WARM_UP_BLOCKS:]
     del graph
-    return statistics.median(times)
+    return statistics.median(times) / (rounds * len(calls))
 
 
 def time_module(module, row, repeats=15):

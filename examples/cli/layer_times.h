@@ -13,6 +13,6 @@ int64_t input_bytes(const OpCase& op_case, DType dtype);
 // case's passes over x. cold: each call finds its operands in memory, not in a cache (the calls
 // rotate over copies of 400 MB in all); else all calls use the same ones.
 LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats,
-                      double block_seconds = 0.02);
+                      double block_seconds = kBlockSeconds);
 
 }  // namespace gradus::cli

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/trace.h"
-#include "nn/compare/timer.h"
 
 namespace gradus {
 namespace {

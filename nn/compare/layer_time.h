@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "nn/compare/timer.h"
 
 namespace gradus {
 
@@ -33,6 +34,6 @@ struct LayerTiming {
 
 // Medians over `repeats` blocks of at least `block_seconds`; with 0 repeats each direction runs
 // just once.
-LayerTiming time_layer(TimedLayer layer, Device device, int repeats, double block_seconds = 0.02);
+LayerTiming time_layer(TimedLayer layer, Device device, int repeats, double block_seconds = kBlockSeconds);
 
 }  // namespace gradus
