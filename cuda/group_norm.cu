@@ -3,6 +3,7 @@
 #include "cuda/check.h"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_row.cuh"
+#include "cuda/group_norm_rows.cuh"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -21,18 +22,35 @@ void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool i
                      kernel, args...);
 }
 
+// Of a lane.
+template <class T>
+inline constexpr int kMostRowPacks = GroupNormSlab::kMostRowElements / (kWarp * kFullPack<T>);
+
 template <class T, int N>
 void launch_rows(Cuda& cuda, const SlabForward<T>& f) {
   const LaunchShape shape{
       .grid = exact_blocks(ceil_div(f.plan.sets, GroupNormSlab::kRowThreads / kWarp), "group_norm"),
       .threads = GroupNormSlab::kRowThreads};
-  constexpr int kMost = GroupNormSlab::kMostRowElements / (kWarp * N);
+  constexpr int kMost = kMostRowPacks<T>;
   launch_overlapping(cuda, shape,
                      f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1>
                      : f.plan.row_packs == 2 ? group_norm_forward_warp_per_row<T, N, 2>
                      : f.plan.row_packs == 4 ? group_norm_forward_warp_per_row<T, N, 4>
                                              : group_norm_forward_warp_per_row<T, N, kMost>,
                      f);
+}
+
+// Sets of several rows, each in the registers of a warp: of the kernels for 2, 4 and the most packs
+// of a lane the one that the plan wants.
+template <class Arg, class Kernel>
+void launch_set_rows(Cuda& cuda, const Arg& arg, Kernel of_two, Kernel of_four, Kernel of_most) {
+  const LaunchShape shape{.grid = exact_blocks(arg.plan.sets, "group_norm"),
+                          .threads = static_cast<int>(arg.plan.rows) * kWarp};
+  launch_overlapping(cuda, shape,
+                     arg.plan.row_packs == 2   ? of_two
+                     : arg.plan.row_packs == 4 ? of_four
+                                               : of_most,
+                     arg);
 }
 
 template <class T, int N>
@@ -42,7 +60,12 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.info().compute_major >= 9);
   const int shared = f.plan.tensor_bytes;
   if constexpr (sizeof(T) <= 4 && N == kFullPack<T>) {
-    if (f.plan.row_packs > 0) return launch_rows<T, N>(cuda, f);
+    if (f.plan.row_packs > 0 && f.plan.rows == 1) return launch_rows<T, N>(cuda, f);
+    if (f.plan.row_packs > 0) {
+      return launch_set_rows(cuda, f, group_norm_forward_warp_of_set<T, N, 2>,
+                             group_norm_forward_warp_of_set<T, N, 4>,
+                             group_norm_forward_warp_of_set<T, N, kMostRowPacks<T>>);
+    }
   }
   if (!f.plan.by_block) {
     launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, false>, f);
@@ -62,39 +85,43 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
                      group_norm_forward_write<T, N>, f, packs);
 }
 
+// The kernel that holds x and dy on chip; without a cluster to hold a set it makes the parts alone.
+template <class T, int N>
+void backward_held(Cuda& cuda, const SlabBackward<T>& b) {
+  if constexpr (sizeof(T) <= 4 && N == kFullPack<T>) {
+    if (b.plan.row_packs > 0) {
+      return launch_set_rows(cuda, b, group_norm_backward_warp_of_set<T, N, 2>,
+                             group_norm_backward_warp_of_set<T, N, 4>,
+                             group_norm_backward_warp_of_set<T, N, kMostRowPacks<T>>);
+    }
+  }
+  const int shared = 2 * b.plan.tensor_bytes;
+  if (b.plan.by_block) {
+    launch_slab(cuda, b.plan, shared, b.plan.on_chip && b.plan.pieces > 1,
+                group_norm_backward_slab<T, N, true>, b, !b.plan.on_chip);
+  } else {
+    launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
+  }
+}
+
 template <class T, int N>
 void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
   SlabBackward<T> b = slab_backward<T>(args);
   b.plan = plan_group_norm_slab(g, N, sizeof(T), 2, cuda.info().compute_major >= 9);
-  const int shared = 2 * b.plan.tensor_bytes;
-  const bool wants_parameters = args.dgamma || args.dbeta;
+  const bool wants_parameters = args.dgamma || args.dbeta, only_parts = !b.plan.on_chip;
   const PartsOfSets of(g.n, g.g, g.channels(), b.plan.segments);
-  if (b.plan.on_chip && !wants_parameters) {
-    if (b.plan.by_block) {
-      launch_slab(cuda, b.plan, shared, b.plan.pieces > 1, group_norm_backward_slab<T, N, true>, b,
-                  false);
-    } else {
-      launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
-    }
-    return;
-  }
+  if (b.plan.on_chip && !wants_parameters) return backward_held<T, N>(cuda, b);
   const BackwardWorkspace<A> space(cuda, args, of);
   b.parts = space.parts;
-  const bool only_parts = !b.plan.on_chip;
-  if (b.plan.by_block) {
-    launch_slab(cuda, b.plan, shared, b.plan.on_chip && b.plan.pieces > 1,
-                group_norm_backward_slab<T, N, true>, b, only_parts);
-  } else {
-    launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
-  }
+  backward_held<T, N>(cuda, b);
   if (only_parts && args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const PacksOfRows packs(g, N);
     launch_overlapping(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
                        group_norm_backward_write<T, N>, b, space.terms, packs);
   }
-  sum_samples(cuda, args, g.c, b.plan.on_chip, space);
+  sum_samples(cuda, args, g.c, b.plan.on_chip && b.plan.row_packs == 0, space);
 }
 
 // Calls f(the widest pack) that s and the pointers allow. 16-bit planes of 14 x 14 are of packs

@@ -85,22 +85,25 @@ __global__ void __launch_bounds__(256)
 }
 
 // math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]
-// grid    (32 channels, a chunk of rows) per block of 32 times 32 threads
+// grid    (8 channels, a chunk of rows) per block of 8 times 32 threads
 // passes  1; where there are several chunks they become the rows of a second launch
 // order   rows of a thread, then threads pairwise: fixed by the shape
 template <class A>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kGroupNormSampleChannels* kWarp)
     group_norm_sum_samples(const ChannelSums<A>* parts, int64_t rows, int64_t c, int64_t per_chunk,
                            ChannelSums<A>* next, A* dgamma, A* dbeta) {
-  __shared__ ChannelSums<A> of_row[kWarp][kWarp + 1];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t first = int64_t{blockIdx.x} * 32, end = min(rows, (blockIdx.y + 1) * per_chunk);
+  constexpr int kChannels = kGroupNormSampleChannels;
+  __shared__ ChannelSums<A> of_row[kWarp][kChannels + 1];
+  const int column = threadIdx.x % kChannels, row = threadIdx.x / kChannels;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t first = int64_t{blockIdx.x} * kChannels;
+  const int64_t end = min(rows, (blockIdx.y + 1) * per_chunk);
   wait_for_previous_kernel();
   start_next_kernel();
   ChannelSums<A> sums =
-      reduce_strided(parts + first + lane, blockIdx.y * per_chunk + warp,
-                     first + lane < c ? end : 0, kWarp, c, AddChannelSums{}, ChannelSums<A>{});
-  of_row[warp][lane] = sums;
+      reduce_strided(parts + first + column, blockIdx.y * per_chunk + row,
+                     first + column < c ? end : 0, kWarp, c, AddChannelSums{}, ChannelSums<A>{});
+  of_row[row][column] = sums;
   __syncthreads();
   sums = of_row[lane][warp];  // a warp adds up a channel: its lanes are the rows now
   sums = {warp_sum(sums.dy), warp_sum(sums.dy_xhat)};

@@ -30,9 +30,10 @@ struct GroupNormSlab {
   bool on_chip = true;  // one block or cluster holds a set; else statistics go through memory
 
   bool by_block = true;  // else several sets per block, each by part of a warp
-  // Packs of a lane where the forward pass has sets of one row, each a warp's, in registers; else
-  // 0.
+  // Packs of a lane where warps have whole rows in registers, else 0: sets of one row, each a
+  // warp's, in the forward pass, and sets of two to kMostWarpRows rows, each a block's, in both.
   static constexpr int kRowThreads = 128;
+  static constexpr int kMostWarpRows = kRowThreads / 32;
   static constexpr int kMostRowElements = 1024;
   int row_packs = 0;
   int sets_per_block = 1;
@@ -114,6 +115,16 @@ inline void share_by_block(GroupNormSlab& plan, int64_t per_thread) {
   plan.threads = plan.lanes_per_set = static_cast<int>(32 * warps);
 }
 
+// GroupNormSlab::row_packs of an otherwise complete plan.
+inline int packs_in_registers(const GroupNormSlab& plan, int64_t element, int tensors) {
+  if (element > 4 || plan.width * element != 16 || plan.s > GroupNormSlab::kMostRowElements)
+    return 0;
+  const auto packs = static_cast<int>(ceil_power_of_two(ceil_div(int64_t{plan.cols}, 32)));
+  if (plan.rows == 1) return tensors == 1 && !plan.by_block && plan.lanes_per_row == 32 ? packs : 0;
+  // With one pack per lane too few bytes would be under way.
+  return plan.rows <= GroupNormSlab::kMostWarpRows && packs > 1 ? packs : 0;
+}
+
 }  // namespace detail
 
 // `tensors`: held at once, 1 in the forward and 2 in the backward pass. g is not empty and not
@@ -137,12 +148,10 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   if (!plan.on_chip) detail::cut_set(plan, most);
   if (plan.pieces == 1 && plan.region_packs() <= detail::kWarpPacks[tensors - 1]) {
     detail::share_by_warp(plan, tensors * plan.m * element);
-    if (tensors == 1 && plan.rows == 1 && plan.lanes_per_row == 32 && element <= 4 &&
-        width * element == 16 && plan.m <= GroupNormSlab::kMostRowElements)
-      plan.row_packs = static_cast<int>(detail::ceil_power_of_two(ceil_div(plan.cols, 32)));
   } else {
     detail::share_by_block(plan, detail::kThreadPacks[tensors - 1]);
   }
+  plan.row_packs = detail::packs_in_registers(plan, element, tensors);
   const int64_t bytes = plan.region_packs() * width * element * plan.sets_per_block;
   plan.tensor_bytes = static_cast<int>(ceil_div(bytes, 16) * 16);
   plan.by_pieces = FastDivisor(static_cast<uint32_t>(plan.pieces));
@@ -254,11 +263,12 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
   return plan;
 }
 
-// The sums of dgamma and dbeta over `rows` partial sums per channel: blocks of 32 channels, each
-// over one chunk of the rows; a second pass adds the chunks.
+// The sums of dgamma and dbeta over `rows` partial sums per channel: small blocks, which soon find
+// room, of few channels, each over one chunk of the rows; a second pass adds the chunks.
+inline constexpr int kGroupNormSampleChannels = 8;
 inline Chunks plan_group_norm_samples(int64_t rows, int64_t c) {
-  const int64_t tiles = ceil_div(c, 32);
-  return plan_chunks(rows, 512, std::max<int64_t>(1, kTargetBlocks / 4 / tiles));
+  const int64_t tiles = ceil_div(c, int64_t{kGroupNormSampleChannels});
+  return plan_chunks(rows, 512, std::max<int64_t>(1, kTargetBlocks / tiles));
 }
 
 }  // namespace gradus

@@ -82,10 +82,10 @@ void sum_samples(Cuda& cuda, const GroupNormBackward& args, int64_t c, bool afte
   const auto kernel = group_norm_sum_samples<A>;
   const Chunks chunks = plan_group_norm_samples(space.rows, c);
   A *dgamma = args.dgamma.as<A>(), *dbeta = args.dbeta.as<A>();
-  const unsigned tiles = exact_blocks(ceil_div(c, 32), "group_norm");
+  const unsigned tiles = exact_blocks(ceil_div(c, int64_t{kGroupNormSampleChannels}), "group_norm");
   LaunchShape shape{
       .grid = {tiles, static_cast<unsigned>(chunks.count)},
-      .threads = 1024,
+      .threads = kGroupNormSampleChannels * kWarp,
       .carveout = after_held ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault};
   ChannelSums<A>* const next = chunks.count > 1 ? space.chunks : nullptr;
   launch_overlapping(cuda, shape, kernel, space.parts, space.rows, c, chunks.size, next, dgamma,

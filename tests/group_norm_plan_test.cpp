@@ -123,11 +123,19 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
   EXPECT_EQ(plan({2, 3, 16 * 24, 3, 8, 2}, 1).row_packs, 2);
   EXPECT_EQ(plan({2, 3, 128, 3, 8, 2}, 1).row_packs, 0);   // half a warp
   EXPECT_EQ(plan({2, 3, 1032, 3, 8, 2}, 1).row_packs, 0);  // too long
-  EXPECT_EQ(plan({2, 6, 1024, 3, 8, 2}, 1).row_packs, 0);  // two rows
   EXPECT_EQ(plan(kCases[5], 2).row_packs, 0);
-  EXPECT_EQ(plan(kCases[4], 1).row_packs, 0);
   EXPECT_EQ(plan({2, 3, 1024, 3, 4, 4}, 1).row_packs, 8);
   EXPECT_EQ(plan({2, 3, 1024, 3, 2, 8}, 1).row_packs, 0);
+  // Sets of two to four such rows are a block's, in both passes, unless a lane has one pack only.
+  for (const int tensors : {1, 2}) {
+    EXPECT_EQ(plan(kCases[4], tensors).row_packs, 8);
+    EXPECT_EQ(plan({2, 6, 1024, 3, 8, 2}, tensors).row_packs, 4);
+    EXPECT_EQ(plan({2, 12, 600, 3, 8, 2}, tensors).row_packs, 4);
+    EXPECT_EQ(plan({2, 12, 256, 3, 8, 2}, tensors).row_packs, 0);
+    EXPECT_EQ(plan({2, 15, 1024, 3, 8, 2}, tensors).row_packs, 0);
+    EXPECT_EQ(plan({2, 6, 1032, 3, 8, 2}, tensors).row_packs, 0);
+    EXPECT_EQ(plan({2, 6, 1024, 3, 2, 8}, tensors).row_packs, 0);
+  }
   // Sets of two elements: 16 of them share a warp.
   EXPECT_EQ(plan(kCases[6], 1).lanes_per_set, 2);
   EXPECT_EQ(plan(kCases[6], 1).sets_per_block, 64);
