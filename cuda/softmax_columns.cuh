@@ -71,24 +71,17 @@ struct SoftmaxColumns {
 };
 
 // Copies a thread's items, `step` apart, to its places in shared memory, -inf where there are none.
+// whole: all are there.
 template <class T, int K>
 __device__ __forceinline__ void copy_column(uint4* items, const T* from, int64_t step, int lanes,
-                                            int left) {
+                                            int left, bool whole) {
   constexpr uint32_t kLeast = PairMax<T>::kLeast;
-  const int threads = lanes * 8;
-  if ((K - 1) * lanes < left) {
 #pragma unroll
-    for (int i = 0; i < K; ++i, from += step) {
-      copy_async_once<16>(shared_address(items + i * threads), from);
-    }
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < K; ++i, from += step) {
-      if (i * lanes < left) {
-        copy_async_once<16>(shared_address(items + i * threads), from);
-      } else {
-        items[i * threads] = make_uint4(kLeast, kLeast, kLeast, kLeast);
-      }
+  for (int i = 0; i < K; ++i, from += step) {
+    if (whole || i * lanes < left) {
+      copy_async_once<16>(shared_address(items + i * lanes * 8), from);
+    } else {
+      items[i * lanes * 8] = make_uint4(kLeast, kLeast, kLeast, kLeast);
     }
   }
   commit_copies();
@@ -114,8 +107,9 @@ __global__ void __launch_bounds__(512, 2)
   const int64_t first =
       (outer * plan.c + lane) * plan.inner + (unit - outer * plan.per_outer.divisor) * 8;
   const int left = unit < plan.units ? plan.c - lane : 0;
+  const bool whole = (K - 1) * plan.lanes < left;
   auto* items = reinterpret_cast<uint4*>(dynamic_shared()) + threadIdx.x;
-  copy_column<T, K>(items, x + first, step, plan.lanes, left);
+  copy_column<T, K>(items, x + first, step, plan.lanes, left, whole);
   uint32_t largest[4] = {kLeast, kLeast, kLeast, kLeast};
 #pragma unroll
   for (int i = 0; i < K; ++i) {  // 1 max
@@ -156,7 +150,7 @@ __global__ void __launch_bounds__(512, 2)
   with_constant(is_far, [&](auto far) {
 #pragma unroll
     for (int i = 0; i < K; ++i, to += step) {  // 3 write
-      if (i * plan.lanes >= left) break;
+      if (!whole && i * plan.lanes >= left) break;
       raw.word = load_shared(items + i * threads);
       raw.unpack(v);
 #pragma unroll
