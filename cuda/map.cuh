@@ -41,47 +41,32 @@ struct MapElementPair {
   }
 };
 
-// Calls use(the packs of a thread as an integral constant) for a map over `packs` packs.
-template <class Use>
-void with_map_packs(int64_t packs, const Use& use) {
-  if (plan_map_packs(packs, kElementThreads) == 1) {
-    use(std::integral_constant<int, 1>{});
-  } else {
-    use(std::integral_constant<int, kWavePacks>{});
-  }
-}
-
 // math:  y[i] = f(x[i]), all without gaps and in one order; the first block also takes the elements
 //        that fill no pack
-// grid:  1-D, any number of blocks; kPacks packs of 16 bytes per thread, a block apart
+// grid:  1-D, kMapPacks packs of 16 bytes per thread, a block apart
 // bytes: fewest = actual
 // needs: y and x aligned to 16 bytes
-template <class T, int kPacks, class F>
-__global__ void __launch_bounds__(kElementThreads)
+template <class T, class F>
+__global__ void __launch_bounds__(kMapThreads)
     map_flat(T* y, const T* x, int64_t count, const F f) {
   constexpr int N = kFullPack<T>;
-  const int64_t packs = count / N;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kElementThreads * kPacks;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * kElementThreads * kPacks + threadIdx.x;
-  const int64_t rest = packs * N + first;
-  for (; first < packs; first += step) {
-    Pack<T, N> values[kPacks];
+  const int64_t packs = count / N, first = int64_t{blockIdx.x} * kMapBlock + threadIdx.x;
+  const int left = static_cast<int>(min(packs - first, int64_t{kMapBlock}));
+  Pack<T, N> values[kMapPacks];
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      const int64_t i = first + u * kElementThreads;
-      if (i < packs) values[u] = load_pack<N>(x + i * N);
-    }
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      const int64_t i = first + u * kElementThreads;
-      if (i >= packs) break;
-      acc_t<T> xs[N], results[N];
-      widen_pack(xs, values[u]);
-#pragma unroll
-      for (int j = 0; j < N; ++j) results[j] = f(xs[j]);
-      store_pack(y + i * N, narrow_pack<T>(results));
-    }
+  for (int u = 0; u < kMapPacks; ++u) {
+    if (u * kMapThreads < left) values[u] = load_pack<N>(x + first * N + u * kMapThreads * N);
   }
+#pragma unroll
+  for (int u = 0; u < kMapPacks; ++u) {
+    if (u * kMapThreads >= left) break;
+    acc_t<T> xs[N], results[N];
+    widen_pack(xs, values[u]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) results[j] = f(xs[j]);
+    store_pack(y + first * N + u * kMapThreads * N, narrow_pack<T>(results));
+  }
+  const int64_t rest = packs * N + first;
   if (rest < count) y[rest] = static_cast<T>(f(static_cast<acc_t<T>>(x[rest])));
 }
 
@@ -118,12 +103,8 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   const T* from = x.as<T>();
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
-    const int64_t packs = ceil_div(plan.count, N);
-    with_map_packs(packs, [&](auto per_thread) {
-      const unsigned blocks = stepping_blocks(packs, per_thread * kElementThreads);
-      map_flat<T, per_thread>
-          <<<blocks, kElementThreads, 0, cuda.stream()>>>(to, from, plan.count, f);
-    });
+    const unsigned blocks = exact_blocks(ceil_div(ceil_div(plan.count, N), kMapBlock), "map");
+    map_flat<<<blocks, kMapThreads, 0, cuda.stream()>>>(to, from, plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElement<T, F>{to, from, f});

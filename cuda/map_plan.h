@@ -9,12 +9,9 @@
 
 namespace gradus {
 
-// Packs of 16 bytes that a thread of a map of one operand has in flight: four where one wave of
-// blocks then has them all, else one. (A map of two operands has one of each.)
-inline constexpr int kWavePacks = 4;
-constexpr int plan_map_packs(int64_t packs, int threads) {
-  return packs <= kWavePacks * threads * kTargetBlocks ? kWavePacks : 1;
-}
+// A map of one operand: threads and packs of 16 bytes of a block, two packs of each thread in
+// flight. (A map of two operands has one of each.)
+inline constexpr int kMapThreads = 128, kMapPacks = 2, kMapBlock = kMapThreads * kMapPacks;
 
 // y, a and b of a map of two operands, which broadcast to the shape of y.
 inline StridedPlan<3> plan_map_pair(const AnyView& y, const AnyView& a, const AnyView& b) {

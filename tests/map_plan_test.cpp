@@ -9,14 +9,6 @@
 namespace gradus {
 namespace {
 
-TEST(MapPlan, MapsTakeFourPacksWhereOneWaveThenHasAll) {
-  EXPECT_EQ(plan_map_packs(1, 256), 4);
-  EXPECT_EQ(plan_map_packs(1 << 20, 256), 4);  // 128x64x32x32 in bf16: 1024 blocks
-  EXPECT_EQ(plan_map_packs((1 << 20) + 1, 256), 1);
-  EXPECT_EQ(plan_map_packs(1 << 21, 256), 1);
-  EXPECT_EQ(plan_map_packs((1 << 19) + 1, 128), 1);
-}
-
 TEST(MapPlan, PackAxesWalkAsThePlan) {
   const Shape shapes[] = {{}, {7}, {5, 7}, {3, 5, 7}, {4, 1, 9}, {2, 3, 4, 5}};
   for (const Shape& shape : shapes) {
