@@ -79,7 +79,8 @@ __device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages,
 }
 
 // math   d = dy·gamma, m1 = Σ d / m, m2 = Σ d·xhat / m, dx = rstd·(d - m1 - xhat·m2);
-//        dgamma += dy·xhat, dbeta += dy over the run's rows
+//        dgamma += dy·xhat, dbeta += dy over the run's rows. rstd is a factor of dy and of the
+//        sums, which takes two operations per element less than xhat does.
 // grid   runs of rows, as many as a function of the shape says, `slots` at a time; a thread owns
 //        the columns of its packs
 // passes 1: x and dy from DRAM through shared memory into registers
@@ -99,62 +100,66 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   using Sums = RowSums<A, 2, kGroup != RowGroup::lanes>;
   __shared__ typename Sums::Meeting meeting;
   Sums sum_row(meeting, plan.lanes);
-  const int slot = threadIdx.x / plan.lanes, lanes = plan.lanes;
+  const int lanes = plan.lanes, slot = threadIdx.x / lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 2> stages(lane, lanes, packs);
-  const auto fetch = [&](int64_t set, int stage) {
-    const int64_t row = set * plan.slots + slot;
-    stages.fetch({f.x, f.dy}, row * f.m, set < run.end && row < f.rows, stage);
-  };
+  // The rows of this slot are `stride` apart; others of the block may have one more of them.
+  const int64_t stride = run.step * plan.slots, step = stride * f.m;
+  const int turns = static_cast<int>((run.end - run.set + run.step - 1) / run.step);
+  int64_t row = run.set * plan.slots + slot, at = row * f.m;
+  const int own_turns = turns - (row + (turns - 1) * stride >= f.rows ? 1 : 0);
+  const RowStages<T, N, K, 2, kThreads> stages(lane, lanes, packs);
   A next_mean = A(0), next_rstd = A(0);
-  const auto fetch_statistics = [&](int64_t set) {
-    const int64_t row = set * plan.slots + slot;
-    if (set >= run.end || row >= f.rows) return;
+  const auto fetch_statistics = [&](int turn) {
+    if (turn >= own_turns) return;
     if constexpr (kMean) next_mean = f.mean[row];
     next_rstd = f.rstd[row];
+    row += stride;
   };
   wait_for_previous_kernel();
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch(run.set + i * run.step, i);
-  fetch_statistics(run.set);
+  for (int i = 0; i < kStages; ++i) stages.fetch({f.x, f.dy}, at + i * step, i < own_turns, i);
+  fetch_statistics(0);
   A gamma[K * N], dgamma[K * N] = {}, dbeta[K * N] = {};
   load_parameter<N, K>(gamma, f.gamma, A(1), lane, lanes, packs);
   const A reciprocal = A(1) / static_cast<A>(f.m);
   int stage = 0;
-  for (int64_t set = run.set; set < run.end; set += run.step) {
-    const int64_t row = set * plan.slots + slot;
-    const int valid = row < f.rows ? packs : 0;
+  for (int turn = 0; turn < turns; ++turn, at += step) {
+    const int valid = turn < own_turns ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
     stages.wait(kStages - 1);
-    A xhat[K * N] = {}, d[K * N] = {}, sums[2] = {A(0), A(0)};
+    A x[K * N], d[K * N], sums[2] = {A(0), A(0)};  // x - mean and dy·rstd·gamma
 #pragma unroll
-    for (int k = 0; k < K; ++k) {  // 1 m1, m2, dgamma, dbeta
+    for (int k = 0; k < K; ++k) {  // 1 rstd·m1, m2, dgamma, dbeta
       if (lane + k * lanes >= valid) continue;
-      load_terms<N>(xhat + k * N, d + k * N, stages, stage, k, mean, rstd);
+      load_values<N>(x + k * N, stages.place(stage, k, 0));
+      load_values<N>(d + k * N, stages.place(stage, k, 1));
 #pragma unroll
       for (int i = k * N; i < (k + 1) * N; ++i) {
-        dgamma[i] += d[i] * xhat[i];
+        x[i] -= mean;
         dbeta[i] += d[i];
+        d[i] *= rstd;
+        dgamma[i] += d[i] * x[i];
         d[i] *= gamma[i];
         sums[0] += d[i];
-        sums[1] += d[i] * xhat[i];
+        sums[1] += d[i] * x[i];
       }
     }
-    fetch(set + kStages * run.step, stage);
+    stages.fetch({f.x, f.dy}, at + kStages * step, turn + kStages < own_turns, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    fetch_statistics(set + run.step);
+    fetch_statistics(turn + 1);
     if (f.dx == nullptr) continue;
     sum_row(sums);
-    const A m1 = kMean ? sums[0] * reciprocal : A(0), m2 = sums[1] * reciprocal;
+    const A shift = kMean ? sums[0] * reciprocal : A(0);
+    const A stretch = rstd * (sums[1] * reciprocal) * rstd;
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 3 write
       if (lane + k * lanes >= valid) continue;
       A dx[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) dx[j] = norm_dx(d[k * N + j], xhat[k * N + j], rstd, m1, m2);
-      store_rounded(f.dx + row * f.m + (lane + k * lanes) * N, dx);
+      for (int j = 0; j < N; ++j) dx[j] = d[k * N + j] - shift - x[k * N + j] * stretch;
+      store_rounded(f.dx + at + (lane + k * lanes) * N, dx);
     }
   }
   if (f.parts == nullptr) return;
@@ -200,7 +205,7 @@ __global__ void __launch_bounds__(detail::kRowNormBlockThreads, 1)
   const int lanes = plan.lanes * plan.cluster, packs = static_cast<int>(f.m / N);
   const int lane = static_cast<int>(threadIdx.x + (blockIdx.x & (plan.cluster - 1)) * plan.lanes);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 2> stages(lane, lanes, packs);
+  const RowStages<T, N, K, 2, detail::kRowNormBlockThreads> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t row, int stage) {
     stages.fetch({f.x, f.dy}, row * f.m, row < run.end, stage);
   };

@@ -47,12 +47,7 @@ struct NextParameters {
 
   __device__ __forceinline__ void load(const RowNormForward<T>& f, const HeldRows<T, N>& held,
                                        int i) {
-    using A = acc_t<T>;
-    if (i >= held.count) return;
-    const int64_t at = (held.begin + i) * N;
-    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + at : nullptr, A(1), 0, 1, 1);
-    if constexpr (kMean)
-      load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + at : nullptr, A(0), 0, 1, 1);
+    if (i < held.count) load_parameters<N, kMean>(f, (held.begin + i) * N, gamma, beta);
   }
 };
 
@@ -169,9 +164,10 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
   const int64_t end = min(begin + SplitRowsPlan::kChunk, f.m);
   const A mean = kMean ? f.mean[row] : A(0), rstd = f.rstd[row];
   for (int64_t i = begin + threadIdx.x * N; i < end; i += SplitRowsPlan::kThreads * N) {
-    A x[N];
+    A x[N], gamma[N], beta[N];
     load_values<N>(x, f.x + row * f.m + i);
-    write_y<N, kMean>(f, row, i, x, mean, rstd);
+    load_parameters<N, kMean>(f, i, gamma, beta);
+    write_y<N, kMean>(f, row, i, x, mean, rstd, gamma, beta);
   }
 }
 
@@ -192,11 +188,11 @@ void launch_split_forward(Cuda& cuda, const RowNormForward<T>& f) {
 
 template <class T, int N, bool kMean>
 void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& plan) {
-  constexpr int K = detail::most_packs(sizeof(T), N);
+  constexpr int K = detail::most_packs(sizeof(T), N), kRows = detail::straight_rows(sizeof(T));
   launch_rows(cuda, plan,
-              plan.lanes == 64    ? row_norm_forward_row_straight<T, N, K, kMean, 64>
-              : plan.lanes == 128 ? row_norm_forward_row_straight<T, N, K, kMean, 128>
-                                  : row_norm_forward_row_straight<T, N, K, kMean, 256>,
+              plan.lanes == 64    ? row_norm_forward_rows_straight<T, N, K, kRows, kMean, 64>
+              : plan.lanes == 128 ? row_norm_forward_rows_straight<T, N, K, kRows, kMean, 128>
+                                  : row_norm_forward_rows_straight<T, N, K, kRows, kMean, 256>,
               f);
 }
 
@@ -212,7 +208,7 @@ void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
                                            : row_norm_forward_rows_in_cluster<T, N, 1, kMean>,
                        f, plan);
   }
-  if constexpr (sizeof(T) == 4 && N > 1) {
+  if constexpr (sizeof(T) <= 4 && N > 1) {
     if (plan.straight) return launch_straight<T, N, kMean>(cuda, f, plan);
   }
   with_row_kernel<T, N, 1>(plan, [&](auto packs, auto group) {

@@ -3,6 +3,7 @@
 
 #include "core/ops/normalization.h"
 #include "cuda/context.h"
+#include "cuda/device/raw.cuh"
 #include "cuda/device/row_norm.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/row_norm_plan.h"
@@ -35,16 +36,14 @@ __device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row,
   store_rounded(f.y + row * f.m + i, y);
 }
 
-// The same with gamma and beta from memory: where a thread takes other columns every time.
+// gamma and beta of N columns from i on.
 template <int N, bool kMean, class T>
-__device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row, int64_t i,
-                                        const acc_t<T>* x, acc_t<T> mean, acc_t<T> rstd) {
+__device__ __forceinline__ void load_parameters(const RowNormForward<T>& f, int64_t i,
+                                                acc_t<T> (&gamma)[N], acc_t<T> (&beta)[N]) {
   using A = acc_t<T>;
-  A gamma[N], beta[N] = {};
   load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
   if constexpr (kMean)
     load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + i : nullptr, A(0), 0, 1, 1);
-  write_y<N, kMean>(f, row, i, x, mean, rstd, gamma, beta);
 }
 
 // sum / m to the last place, by way of 1 / m; not for infinite sums.
@@ -54,33 +53,47 @@ __device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
   return fma(fma(-quotient, m, sum), reciprocal, quotient);
 }
 
-// mean and rstd of a row, which lane 0 also saves: a thread holds `x` of packs lane, lane + lanes,
-// ..., K at most, zeros from pack `valid` on, which is 0 where there is no such row.
-template <int N, int K, bool kMean, class T, class Sums>
-__device__ __forceinline__ void row_statistics(const RowNormForward<T>& f, Sums& sum_row,
-                                               int64_t row, int lane, int lanes, int valid,
-                                               const acc_t<T>* x, acc_t<T>& mean, acc_t<T>& rstd) {
+// rstd of neighbouring rows, which lane 0 saves with their means; x becomes x - mean. A thread
+// holds packs lane, lane + lanes, ..., K at most, of each row: zeros from pack `packs` on, and all
+// of a row where there are only `rows`.
+template <int N, int K, int kRows, bool kMean, class T, class Sums>
+__device__ __forceinline__ void centre_rows(const RowNormForward<T>& f, Sums& sum_rows, int64_t row,
+                                            int rows, int lane, int lanes, int packs,
+                                            acc_t<T> (&x)[kRows][K * N], acc_t<T> (&rstd)[kRows]) {
   using A = acc_t<T>;
   const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
-  A sum[1] = {A(0)}, square[1] = {A(0)};
+  A mean[kRows] = {}, square[kRows] = {};
   if constexpr (kMean) {  // 1 mean
 #pragma unroll
-    for (int i = 0; i < K * N; ++i) sum[0] += x[i];
-    sum_row(sum);
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < K * N; ++i) mean[r] += x[r][i];
+    }
+    sum_rows(mean);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) mean[r] = divide(mean[r], m, reciprocal);
   }
-  mean = kMean ? divide(sum[0], m, reciprocal) : A(0);
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // 2 var
-    if (lane + k * lanes >= valid) continue;
+    if (lane + k * lanes >= packs) continue;
 #pragma unroll
-    for (int j = 0; j < N; ++j) square[0] += (x[k * N + j] - mean) * (x[k * N + j] - mean);
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = k * N; i < (k + 1) * N; ++i) {
+        x[r][i] -= mean[r];
+        square[r] += x[r][i] * x[r][i];
+      }
+    }
   }
-  sum_row(square);
-  const A var = square[0] * reciprocal;
-  rstd = A(1) / sqrt(var + f.eps);
-  if (valid != 0 && lane == 0) {
-    if constexpr (kMean) f.mean[row] = norm_saved_mean(mean, var);
-    f.rstd[row] = rstd;
+  sum_rows(square);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const A var = square[r] * reciprocal;
+    rstd[r] = A(1) / sqrt(var + f.eps);
+    if (r < rows && lane == 0) {
+      if constexpr (kMean) f.mean[row + r] = norm_saved_mean(mean[r], var);
+      f.rstd[row + r] = rstd[r];
+    }
   }
 }
 
@@ -103,7 +116,7 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
   const int lane = threadIdx.x & (lanes - 1);
   const int packs = static_cast<int>(f.m / N);
   const RowRun run = row_run(f.rows, plan);
-  const RowStages<T, N, K, 1> stages(lane, lanes, packs);
+  const RowStages<T, N, K, 1, detail::kRowNormThreads> stages(lane, lanes, packs);
   const auto fetch = [&](int64_t set, int stage) {
     const int64_t row = set * plan.slots + slot;
     stages.fetch({f.x}, row * f.m, set < run.end && row < f.rows, stage);
@@ -120,57 +133,70 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
     const int64_t row = set * plan.slots + slot;
     const int valid = row < f.rows ? packs : 0;
     stages.wait(kStages - 1);
-    A x[K * N] = {};
+    A x[1][K * N] = {}, rstd[1];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      if (lane + k * lanes < valid) load_values<N>(x + k * N, stages.place(stage, k));
+      if (lane + k * lanes < valid) load_values<N>(x[0] + k * N, stages.place(stage, k));
     }
     fetch(set + kStages * run.step, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    A mean, rstd;
-    row_statistics<N, K, kMean>(f, sum_row, row, lane, lanes, valid, x, mean, rstd);
+    centre_rows<N, K, 1, kMean>(f, sum_row, row, row < f.rows, lane, lanes, valid, x, rstd);
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // y
       const int pack = lane + k * lanes;
       if (pack < valid)
-        write_y<N, kMean>(f, row, int64_t{pack} * N, x + k * N, mean, rstd, gamma + k * N,
+        write_y<N, kMean>(f, row, int64_t{pack} * N, x[0] + k * N, A(0), rstd[0], gamma + k * N,
                           beta + k * N);
     }
   }
 }
 
 // math   as above
-// grid   a block of kLanes threads per row
+// grid   a block of kLanes threads per kRows neighbouring rows
 // passes 1: x from DRAM into registers, while other blocks of the multiprocessor add up and write
-// bytes  fewest 2Eb = actual; gamma and beta per row from the first-level cache
-// needs  K·N·kLanes >= m, N | m, kLanes > 32; elements that are their own acc_t
+// bytes  fewest 2Eb = actual; gamma and beta per kRows rows, from the first-level cache
+// needs  K·N·kLanes >= m, N | m, kLanes > 32
 // order  as above
-template <class T, int N, int K, bool kMean, int kLanes>
-__global__ void __launch_bounds__(kLanes, detail::kRowStraightThreads / kLanes)
-    row_norm_forward_row_straight(const RowNormForward<T> f) {
+template <class T, int N, int K, int kRows, bool kMean, int kLanes>
+__global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows))
+    row_norm_forward_rows_straight(const RowNormForward<T> f) {
   using A = acc_t<T>;
-  using Sums = RowSums<A, 1, true, kLanes>;
+  using Sums = RowSums<A, kRows, true, kLanes>;
   __shared__ typename Sums::Meeting meeting;
-  Sums sum_row(meeting, kLanes);
+  Sums sum_rows(meeting, kLanes);
   const int lane = static_cast<int>(threadIdx.x), packs = static_cast<int>(f.m / N);
-  const int64_t row = blockIdx.x;
+  const int64_t row = int64_t{blockIdx.x} * kRows;
+  const int rows = static_cast<int>(min(int64_t{kRows}, f.rows - row));
   const T* const from = f.x + row * f.m + lane * N;
   wait_for_previous_kernel();
   start_next_kernel();
-  A x[K * N] = {};
+  Raw<T, N> in[kRows][K];
+  A x[kRows][K * N], rstd[kRows];
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    if (lane + k * kLanes >= packs) continue;
-    const Pack<T, N> in = load_pack<N>(from + k * kLanes * N);
+  for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[k * N + j] = in[j];
+    for (int k = 0; k < K; ++k) {
+      in[r][k].word = {};
+      if (r < rows && lane + k * kLanes < packs) in[r][k].load(from + r * f.m + k * kLanes * N);
+    }
   }
-  A mean, rstd;
-  row_statistics<N, K, kMean>(f, sum_row, row, lane, kLanes, packs, x, mean, rstd);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < K * N; ++i) x[r][i] = in[r][i / N][i % N];
+  }
+  centre_rows<N, K, kRows, kMean>(f, sum_rows, row, rows, lane, kLanes, packs, x, rstd);
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // y
-    if (lane + k * kLanes >= packs) continue;
-    write_y<N, kMean>(f, row, int64_t{lane + k * kLanes} * N, x + k * N, mean, rstd);
+    const int pack = lane + k * kLanes;
+    if (pack >= packs) continue;
+    A gamma[N], beta[N];
+    load_parameters<N, kMean>(f, int64_t{pack} * N, gamma, beta);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      write_y<N, kMean>(f, row + r, int64_t{pack} * N, x[r] + k * N, A(0), rstd[r], gamma, beta);
+    }
   }
 }
 

@@ -33,7 +33,8 @@ struct RowNormPlan {
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   bool overlaps = false;     // the kernel before: where there are few rounds
-  bool straight = false;     // forward: a run is one row, which does not pass through shared memory
+  bool straight =
+      false;  // forward: runs of straight_rows(), which do not pass through shared memory
   int64_t shared_bytes = 0;
   int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -55,7 +56,6 @@ namespace detail {
 
 inline constexpr int kRowNormThreads = 256;       // of a block with rows of up to 8 warps
 inline constexpr int kRowNormBlockThreads = 512;  // of a block that is a row, or a part of one
-inline constexpr int kRowStraightThreads = 1536;  // of a multiprocessor, in blocks of a row
 // Multiprocessors of the card that the numbers of runs are made for, and those of them on which
 // clusters of eight find room at a time: an H100 has 14 or 15 such places.
 inline constexpr int64_t kRowNormProcessors = 132;
@@ -67,6 +67,12 @@ constexpr int most_packs(int64_t element, int width) { return width > 1 && eleme
 constexpr int most_lane_packs(int64_t element, int width, int tensors) {
   return tensors == 1 ? 4 : most_packs(element, width);
 }
+
+// Forward, rows of warps that go straight into registers, `straight_rows` of them per thread:
+// 16-bit ones take twice the arithmetic per byte, half of which is the same for two rows. Blocks
+// that a multiprocessor has at a time.
+constexpr int straight_rows(int64_t element) { return element == 2 ? 2 : 1; }
+constexpr int straight_blocks(int lanes, int rows) { return (rows > 1 ? 1024 : 1536) / lanes; }
 
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
@@ -160,16 +166,17 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
       return {.width = width};
     return plan;
   }
-  // A block per f32 row: enough of them fit a multiprocessor to cover each other's waits. 16-bit
-  // rows take twice the arithmetic per byte, and gamma and beta would come twice as wide as x.
-  if (plan.group == RowGroup::warps && element == 4 && width > 1 && rows <= kMaxGridX) {
+  // A block per f32 row or two 16-bit ones: enough of them fit a multiprocessor to cover each
+  // other's waits.
+  const int rows_of_block = detail::straight_rows(element);
+  if (plan.group == RowGroup::warps && element <= 4 && width > 1 && rows <= kMaxGridX) {
     plan.straight = true;
-    plan.runs = rows;
+    plan.runs = ceil_div(rows, rows_of_block);
     plan.slots = 1;
     plan.stages = 0;
     plan.shared_bytes = 0;
-    plan.overlaps =
-        rows * plan.lanes <= 8 * detail::kRowNormProcessors * detail::kRowStraightThreads;
+    plan.overlaps = plan.runs <= 8 * detail::kRowNormProcessors *
+                                     detail::straight_blocks(plan.lanes, rows_of_block);
     return plan;
   }
   // One run per place, or short ones where there are many: places that end early find more work.

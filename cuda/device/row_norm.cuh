@@ -45,15 +45,17 @@ __device__ __forceinline__ void store_run(A* to, const A* values) {
 }
 
 // The packs of a slot's rows on their way through shared memory, a row of Count tensors in each
-// stage. A thread reads only what it fetched itself, so no barrier is needed.
-template <class T, int N, int K, int Count>
+// stage, in a block of kThreads. A thread reads only what it fetched itself, so no barrier is
+// needed.
+template <class T, int N, int K, int Count, int kThreads>
 class RowStages {
  public:
   // Thread `lane` of `lanes` takes packs lane, lane + lanes, ... of the `packs` packs of a row.
   __device__ RowStages(int lane, int lanes, int packs)
-      : lane_(lane), lanes_(lanes), packs_(packs), step_(blockDim.x * N) {
-    own_ = reinterpret_cast<T*>(dynamic_shared()) + threadIdx.x * N;
-  }
+      : lane_(lane),
+        lanes_(lanes),
+        packs_(packs),
+        own_(reinterpret_cast<T*>(dynamic_shared()) + threadIdx.x * N) {}
 
   // Starts fetching the row that begins at the offset `row` of each tensor, unless it is not
   // `wanted`; every call counts as one group of copies.
@@ -74,17 +76,18 @@ class RowStages {
   __device__ __forceinline__ void wait(int later) const { wait_copies_but(later); }
 
   __device__ __forceinline__ T* place(int stage, int k, int t = 0) const {
-    return own_ + ((stage * K + k) * Count + t) * step_;
+    return own_ + ((stage * K + k) * Count + t) * (kThreads * N);
   }
 
  private:
-  int lane_, lanes_, packs_, step_;
+  int lane_, lanes_, packs_;
   T* own_;
 };
 
 // Sums over the threads that share a row: `lanes` of a warp by shuffles, or (kWarps) the warps of
 // `lanes` threads, which meet in shared memory at a barrier of their own. Every thread gets the
-// sums. kLanes, if not 0, is `lanes` and all of the block, which takes fewer instructions.
+// sums. kLanes, if not 0, is `lanes` and, beyond a warp, all of the block, which takes fewer
+// instructions.
 template <class A, int Count, bool kWarps, int kLanes = 0>
 class RowSums {
  public:
@@ -101,6 +104,8 @@ class RowSums {
     if constexpr (kWarps) {
       add_warps(values);
       half_ ^= 1;
+    } else if constexpr (kLanes != 0) {
+      add_lanes<kLanes>(values);
     } else {
       for (int mask = 1; mask < lanes_; mask *= 2) add_other(values, mask);
     }
@@ -111,25 +116,42 @@ class RowSums {
 #pragma unroll
     for (int i = 0; i < Count; ++i) values[i] += detail::shuffle_xor(values[i], mask);
   }
+  template <int Lanes>
+  static __device__ __forceinline__ void add_lanes(A (&values)[Count]) {
+#pragma unroll
+    for (int mask = 1; mask < Lanes; mask *= 2) add_other(values, mask);
+  }
 
   __device__ __forceinline__ void add_warps(A (&values)[Count]) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    const int warps = (kLanes != 0 ? kLanes : lanes_) / kWarp;
-#pragma unroll
-    for (int mask = 1; mask < kWarp; mask *= 2) add_other(values, mask);
+    add_lanes<kWarp>(values);
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < Count; ++i) meeting_[half_][i][warp] = values[i];
     }
     if constexpr (kLanes != 0) {
       __syncthreads();
-    } else {
-      asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
-    }
+      constexpr int kCount = kLanes / kWarp;
 #pragma unroll
-    for (int i = 0; i < Count; ++i)
-      values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
-    for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
+      for (int i = 0; i < Count; ++i) {  // pairwise, as by shuffles
+        A sums[kCount];
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) sums[k] = meeting_[half_][i][k];
+#pragma unroll
+        for (int step = 1; step < kCount; step *= 2) {
+#pragma unroll
+          for (int k = 0; k < kCount; k += 2 * step) sums[k] += sums[k + step];
+        }
+        values[i] = sums[0];
+      }
+    } else {
+      const int warps = lanes_ / kWarp;
+      asm volatile("bar.sync %0, %1;" : : "r"(barrier_), "r"(lanes_) : "memory");
+#pragma unroll
+      for (int i = 0; i < Count; ++i)
+        values[i] = meeting_[half_][i][first_warp_ + (lane & (warps - 1))];
+      for (int mask = 1; mask < warps; mask *= 2) add_other(values, mask);
+    }
   }
 
   Meeting& meeting_;
