@@ -2,6 +2,7 @@
 
 #include "cuda/softmax_columns.cuh"
 #include "cuda/softmax_row_ring.cuh"
+#include "cuda/softmax_rows.cuh"
 #include "cuda/softmax_short_rows.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
@@ -164,6 +165,9 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
     if (has_clusters && ring.rows > 0) return softmax_forward_row_ring<T>(cuda, ring, args);
   }
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kMostItems, has_clusters, {x, y});
+  if constexpr (sizeof(T) == 2) {
+    if (plan.has_rows_in_registers()) return softmax_forward_rows<T>(cuda, plan, args);
+  }
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape = softmax_shape<A>(tile, plan, 2, args.name);
   with_softmax_mapping<kFullPack<T>, kMostItems>(

@@ -15,6 +15,8 @@
 
 namespace gradus {
 
+inline constexpr int kSoftmaxRowPacks = 4;
+
 struct SoftmaxPlan {
   bool columns = false;     // inner > 1
   int width = 1;            // values of an access
@@ -30,9 +32,17 @@ struct SoftmaxPlan {
   int64_t blocks = 0;
 
   int64_t sets() const { return units * (columns ? width : 1); }
+  // Whole rows of 16-byte packs, kSoftmaxRowPacks of them per thread, which are at least a warp's.
+  bool has_rows_in_registers() const {
+    return !columns && width > 1 && chunks == 1 && per_thread == kSoftmaxRowPacks && lanes >= 32 &&
+           lanes <= 512;
+  }
 };
 
 inline constexpr int64_t kSoftmaxThreads = 256;  // of a block, where that is enough
+
+// Of a block whose rows are `lanes` threads each in registers: one row, or four of a warp each.
+constexpr int softmax_row_threads(int lanes) { return lanes > 32 ? lanes : 128; }
 
 namespace detail {
 

@@ -145,6 +145,25 @@ TEST(SoftmaxPlan, RingOfRows) {
   EXPECT_EQ(plan_softmax_ring({.outer = 9, .c = 40000, .inner = 1}, 8, {aligned}).rows, 0);
 }
 
+TEST(SoftmaxPlan, RowsInRegisters) {
+  const auto lanes = [](int64_t c, bool is_aligned = true) {
+    const SoftmaxPlan plan = plan_of({.outer = 9, .c = c, .inner = 1}, 2, is_aligned);
+    if (!plan.has_rows_in_registers()) return 0;
+    EXPECT_GE(int64_t{plan.lanes} * kSoftmaxRowPacks, plan.items);
+    return plan.lanes;
+  };
+  EXPECT_EQ(lanes(512), 0);  // less than a warp
+  EXPECT_EQ(lanes(520), 32);
+  EXPECT_EQ(lanes(1024), 32);
+  EXPECT_EQ(lanes(1032), 64);
+  EXPECT_EQ(lanes(4096), 128);
+  EXPECT_EQ(lanes(16384), 512);
+  EXPECT_EQ(lanes(16392), 0);
+  EXPECT_EQ(lanes(1001), 0);  // not of whole packs
+  EXPECT_EQ(lanes(1024, false), 0);
+  EXPECT_FALSE(plan_of({.outer = 9, .c = 1024, .inner = 8}, 2).has_rows_in_registers());
+}
+
 TEST(SoftmaxPlan, ShortRows) {
   const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
   for (const int64_t element : kElements) {
