@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/host_device.h"
+#include "cuda/device/strided_plan.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -27,6 +28,7 @@ struct BatchNormRows {
   // What a step over a block's threads' packs adds: packs beyond rows in full, elements of both,
   // and elements on top where that crosses into another row.
   int64_t step_packs = 0, step = 0, wrap = 0;
+  FastDivisor by_c{}, by_row_packs{};  // the latter where a channel has less than 2^31 packs
 
   void set_step(int threads, int width) {
     step_packs = threads % row_packs;
@@ -51,6 +53,11 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
   plan.slice = (plan.chunks <= 64 ? 2 : 8) * group;
   plan.slices = ceil_div(plan.packs, plan.slice);
   plan.set_step(kBatchNormThreads, width);
+  const auto divisor = [](int64_t d) {
+    return FastDivisor(static_cast<uint32_t>(std::min(d, int64_t(1) << 31)));
+  };
+  plan.by_c = divisor(c);
+  plan.by_row_packs = divisor(plan.row_packs);
   return plan;
 }
 
@@ -131,8 +138,8 @@ struct BatchNormWalk {
   int64_t in_row;  // packs before it in its row
 
   GRADUS_HD BatchNormWalk(const BatchNormRows& plan, int64_t c, int64_t pack, int width) {
-    const int64_t row = (pack | plan.row_packs) <= UINT32_MAX
-                            ? static_cast<uint32_t>(pack) / static_cast<uint32_t>(plan.row_packs)
+    const int64_t row = plan.packs < (int64_t(1) << 30)
+                            ? plan.by_row_packs.quotient(static_cast<uint32_t>(pack))
                             : pack / plan.row_packs;
     in_row = pack - row * plan.row_packs;
     at = c * plan.channel + row * plan.row + in_row * width;

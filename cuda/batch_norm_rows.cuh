@@ -12,8 +12,10 @@ namespace gradus {
 struct BatchNormRange {
   int64_t c, index, begin;
   int count;
-  __device__ __forceinline__ BatchNormRange(const BatchNormRows& plan, int64_t block, int64_t size)
-      : c(block % plan.c), index(block / plan.c), begin(index * size) {
+  __device__ __forceinline__ BatchNormRange(const BatchNormRows& plan, uint32_t block, int64_t size)
+      : index(plan.by_c.quotient(block)) {
+    c = block - index * plan.c;
+    begin = index * size;
     count = static_cast<int>(min(size, plan.packs - begin));
   }
 };
