@@ -258,7 +258,10 @@ GRADUS_HD V swish_of(V floor, V v, const SwishParts<V>& parts) {
 // Its gradient s·(1 + bend·(1 - s)), where bend = v·u'.
 template <class V>
 GRADUS_HD V swish_slope(V bend, const SwishParts<V>& parts) {
-  const V reciprocal = reciprocal_of(parts.denominator);
+  V reciprocal = reciprocal_of(parts.denominator);
+  if constexpr (!kIsRounded<V>) {  // it enters twice: half an ulp of it where it may be one
+    reciprocal = fused(fused(-reciprocal, parts.denominator, V(1)), reciprocal, reciprocal);
+  }
   return reciprocal * fused(bend, parts.power * reciprocal, V(1)) * V(kSwishScale);
 }
 
