@@ -129,17 +129,20 @@ __device__ __forceinline__ void load_channels(const T* x, int first, int c, int6
   }
 }
 
-// sums[i] = Σ values[i + m]², m < W.
+// sums[i] = Σ values[i + m]², m < W. Two neighbouring windows share all but one square of each.
 template <int W, int Count, class A>
 __device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1], A (&sums)[Count]) {
+  static_assert(Count % 2 == 0);
   A squares[Count + W - 1];
 #pragma unroll
   for (int i = 0; i < Count + W - 1; ++i) squares[i] = values[i] * values[i];
 #pragma unroll
-  for (int i = 0; i < Count; ++i) {
-    sums[i] = squares[i];
+  for (int i = 0; i < Count; i += 2) {
+    A shared = squares[i + 1];
 #pragma unroll
-    for (int m = 1; m < W; ++m) sums[i] += squares[i + m];
+    for (int m = 2; m < W; ++m) shared += squares[i + m];
+    sums[i] = shared + squares[i];
+    sums[i + 1] = shared + squares[i + W];
   }
 }
 
@@ -149,7 +152,7 @@ __device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1],
 //         threads and the next block read too: from L1 and L2
 // bytes   2Eb
 // needs   s and the pointers to allow packs of N; odd windows; kUsual: terms.usual()
-// order   a window from its lowest channel to its highest
+// order   what a window shares with its neighbour from the lowest channel up, then its own square
 template <class T, int N, int W, bool kUsual>
 __global__ void __launch_bounds__(ResponseTiles::kThreads, sizeof(T) == 2 && W < 7 ? 4 : 3)
     local_response_norm_forward_thread_per_pixels(const T* __restrict__ x, T* __restrict__ y, int c,
@@ -281,7 +284,7 @@ __device__ __forceinline__ void load_neighbours(const T* x, int64_t pack, int64_
 // grid    one thread per N channels of a pixel
 // bytes   2Eb; neighbouring packs from L1
 // needs   c and the pointers to allow packs of N; odd windows
-// order   a window from its lowest channel to its highest
+// order   what a window shares with its neighbour from the lowest channel up, then its own square
 template <class T, int N, int W>
 __global__ void __launch_bounds__(256)
     local_response_norm_forward_thread_per_channels(const T* __restrict__ x, T* __restrict__ y,
