@@ -188,12 +188,22 @@ void launch_split_forward(Cuda& cuda, const RowNormForward<T>& f) {
 
 template <class T, int N, bool kMean>
 void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& plan) {
-  constexpr int K = detail::most_packs(sizeof(T), N), kRows = detail::straight_rows(sizeof(T));
-  launch_rows(cuda, plan,
-              plan.lanes == 64    ? row_norm_forward_rows_straight<T, N, K, kRows, kMean, 64>
-              : plan.lanes == 128 ? row_norm_forward_rows_straight<T, N, K, kRows, kMean, 128>
-                                  : row_norm_forward_rows_straight<T, N, K, kRows, kMean, 256>,
-              f);
+  using std::integral_constant;
+  const auto launch = [&](auto packs, auto lanes) {
+    constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
+    launch_rows(cuda, plan, row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes()>, f);
+  };
+  if constexpr (sizeof(T) == 4) {
+    constexpr integral_constant<int, 4> kPacks;
+    if (plan.packs == 2) return launch(integral_constant<int, 2>(), integral_constant<int, 512>());
+    if (plan.lanes == 128) return launch(kPacks, integral_constant<int, 128>());
+    launch(kPacks, integral_constant<int, 64>());
+  } else {
+    constexpr integral_constant<int, 2> kPacks;
+    if (plan.packs == 1) return launch(integral_constant<int, 1>(), integral_constant<int, 128>());
+    if (plan.lanes == 128) return launch(kPacks, integral_constant<int, 128>());
+    launch(kPacks, integral_constant<int, 256>());
+  }
 }
 
 template <class T, int N, bool kMean>

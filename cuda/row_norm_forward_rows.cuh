@@ -89,7 +89,11 @@ __device__ __forceinline__ void centre_rows(const RowNormForward<T>& f, Sums& su
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const A var = square[r] * reciprocal;
-    rstd[r] = A(1) / sqrt(var + f.eps);
+    if constexpr (sizeof(T) == 2) {
+      rstd[r] = rsqrtf(var + f.eps);  // within 2 ulp
+    } else {
+      rstd[r] = A(1) / sqrt(var + f.eps);
+    }
     if (r < rows && lane == 0) {
       if constexpr (kMean) f.mean[row + r] = norm_saved_mean(mean[r], var);
       f.rstd[row + r] = rstd[r];

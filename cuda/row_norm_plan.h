@@ -33,8 +33,7 @@ struct RowNormPlan {
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   bool overlaps = false;     // the kernel before: where there are few rounds
-  bool straight =
-      false;  // forward: runs of straight_rows(), which do not pass through shared memory
+  bool straight = false;     // forward: a run is straight_rows(), past shared memory
   int64_t shared_bytes = 0;
   int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -69,10 +68,12 @@ constexpr int most_lane_packs(int64_t element, int width, int tensors) {
 }
 
 // Forward, rows of warps that go straight into registers, `straight_rows` of them per thread:
-// 16-bit ones take twice the arithmetic per byte, half of which is the same for two rows. Blocks
+// 16-bit ones take twice the arithmetic per byte, part of which is the same for all of them. Blocks
 // that a multiprocessor has at a time.
-constexpr int straight_rows(int64_t element) { return element == 2 ? 2 : 1; }
-constexpr int straight_blocks(int lanes, int rows) { return (rows > 1 ? 1024 : 1536) / lanes; }
+constexpr int straight_rows(int64_t element, int packs) { return element == 2 ? 4 / packs : 1; }
+constexpr int straight_blocks(int lanes, int rows) {
+  return (rows > 1 ? 1024 : lanes > 256 ? 2048 : 1536) / lanes;
+}
 
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
@@ -166,10 +167,14 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
       return {.width = width};
     return plan;
   }
-  // A block per f32 row or two 16-bit ones: enough of them fit a multiprocessor to cover each
-  // other's waits.
-  const int rows_of_block = detail::straight_rows(element);
-  if (plan.group == RowGroup::warps && element <= 4 && width > 1 && rows <= kMaxGridX) {
+  // Straight: a block per f32 row or per two or four 16-bit ones. Enough of them fit a
+  // multiprocessor to cover each other's waits.
+  const bool is_long = plan.group == RowGroup::warps || (element == 2 && m / width > 64);
+  if (is_long && element <= 4 && width > 1 && rows <= kMaxGridX) {
+    if (element == 4 && plan.lanes == 256) plan.lanes = 512, plan.packs = 2;
+    if (plan.group == RowGroup::lanes) plan.lanes = 128, plan.packs = 1;
+    plan.group = RowGroup::warps;
+    const int rows_of_block = detail::straight_rows(element, plan.packs);
     plan.straight = true;
     plan.runs = ceil_div(rows, rows_of_block);
     plan.slots = 1;

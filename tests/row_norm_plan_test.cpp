@@ -76,11 +76,12 @@ TEST(RowNormPlan, EveryRowIsInARun) {
 
 TEST(RowNormPlan, TheShapesThatAreMeasured) {
   for (const Access& a : {Access{4, 4}, Access{2, 8}}) {
-    // 32768 x 4096: eight warps per row, two blocks per multiprocessor in the backward.
+    // 32768 x 4096: eight warps per row, in f32 sixteen in the forward; two blocks per
+    // multiprocessor in the backward.
     const RowNormPlan forward = plan_row_norm_forward(32768, 4096, a.element, a.width, kHopper);
     EXPECT_EQ(forward.group, RowGroup::warps);
-    EXPECT_EQ(forward.lanes, 256);
-    EXPECT_EQ(forward.packs * a.width, 16);
+    EXPECT_EQ(forward.lanes, a.element == 2 ? 256 : 512);
+    EXPECT_EQ(forward.packs, 2);
     const RowNormPlan backward = plan_row_norm_backward(32768, 4096, a.element, a.width, kHopper);
     EXPECT_EQ(backward.lanes, 256);
     EXPECT_EQ(backward.runs, 264);
@@ -94,11 +95,12 @@ TEST(RowNormPlan, TheShapesThatAreMeasured) {
     EXPECT_EQ(small.slots, 4);
     EXPECT_EQ(small.runs, a.element == 2 ? 256 : 128);
     EXPECT_EQ(small.stages, 2);
-    // In 16 bits a warp per row.
+    // In 16 bits four rows per block.
     const RowNormPlan small_y = plan_row_norm_forward(8192, 1024, a.element, a.width, kHopper);
-    EXPECT_EQ(small_y.lanes, a.element == 2 ? 32 : 64 * 4 / a.width);
-    EXPECT_EQ(small_y.runs, a.element == 2 ? 2 * 132 : 8192);
-    EXPECT_EQ(small_y.straight, a.element == 4);
+    EXPECT_EQ(small_y.lanes, a.element == 2 ? 128 : 64);
+    EXPECT_EQ(small_y.packs, a.element == 2 ? 1 : 4);
+    EXPECT_EQ(small_y.runs, a.element == 2 ? 2048 : 8192);
+    EXPECT_TRUE(small_y.straight);
     EXPECT_TRUE(forward.straight);
     EXPECT_EQ(forward.runs, a.element == 2 ? 16384 : 32768);  // of two rows or one
     // Samples of 64 x 32 x 32: a cluster of eight blocks holds one.
