@@ -67,6 +67,13 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
                              group_norm_forward_warp_of_set<T, N, kMostRowPacks<T>>);
     }
   }
+  if constexpr (sizeof(T) == 2) {
+    if (f.plan.is_block_row(sizeof(T))) {
+      const LaunchShape shape{.grid = exact_blocks(f.plan.sets, "group_norm"),
+                              .threads = GroupNormSlab::kBlockRowThreads};
+      return launch_overlapping(cuda, shape, group_norm_forward_block_per_row<T>, f);
+    }
+  }
   if (!f.plan.by_block) {
     launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, false>, f);
     return;

@@ -44,6 +44,13 @@ struct GroupNormSlab {
   int tensor_bytes = 0;  // of shared memory, for the block's region or regions of one tensor
   FastDivisor by_pieces, by_segments, by_groups, by_lanes_per_set, by_lanes_per_row;
 
+  // Forward, 16-bit sets of one row that is longer: a block's, in its registers.
+  static constexpr int kBlockRowThreads = 128, kBlockRowPacks = 4;
+  bool is_block_row(int64_t element) const {
+    return element == 2 && width == 8 && rows == 1 && segments == 1 && row_packs == 0 &&
+           cols > kBlockRowThreads && cols <= kBlockRowThreads * kBlockRowPacks;
+  }
+
   int64_t region_packs() const { return int64_t{rows_per_piece} * cols; }
   int64_t blocks() const {
     return by_block ? sets * pieces : ceil_div(sets, int64_t{sets_per_block});

@@ -126,6 +126,13 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
   EXPECT_EQ(plan(kCases[5], 2).row_packs, 0);
   EXPECT_EQ(plan({2, 3, 1024, 3, 4, 4}, 1).row_packs, 8);
   EXPECT_EQ(plan({2, 3, 1024, 3, 2, 8}, 1).row_packs, 0);
+  // Longer ones of 16 bits fit those of a block.
+  EXPECT_TRUE(plan({2, 3, 56 * 56, 3, 8, 2}, 1).is_block_row(2));
+  EXPECT_TRUE(plan({2, 3, 4096, 3, 8, 2}, 1).is_block_row(2));
+  EXPECT_FALSE(plan({2, 3, 4104, 3, 8, 2}, 1).is_block_row(2));
+  EXPECT_FALSE(plan({2, 3, 1024, 3, 8, 2}, 1).is_block_row(2));
+  EXPECT_FALSE(plan({2, 3, 56 * 56, 3, 4, 4}, 1).is_block_row(4));
+  EXPECT_FALSE(plan({2, 6, 56 * 56, 3, 8, 2}, 1).is_block_row(2));
   // Sets of two to four such rows are a block's, in both passes, unless a lane has one pack only.
   for (const int tensors : {1, 2}) {
     EXPECT_EQ(plan(kCases[4], tensors).row_packs, 8);
