@@ -95,7 +95,8 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   int64_t* batches = args.batches.as<int64_t>();
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
-    launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, plan.group) * g.c, kOp), kThreads},
+    constexpr int kGroup = batch_norm_evaluate_unroll(N) * kThreads;
+    launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
                   batch_norm_forward_evaluate_rows<T, N>, x, y, plan, finish, streams);
     return;
   }

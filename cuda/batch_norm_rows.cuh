@@ -128,12 +128,12 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 // bytes   2Eb
 // order   element-wise
 template <class T, int N>
-__global__ void __launch_bounds__(kBatchNormThreads)
+__global__ void __launch_bounds__(kBatchNormThreads, N == 8 ? 8 : 1)
     batch_norm_forward_evaluate_rows(const T* __restrict__ x, T* __restrict__ y,
                                      const BatchNormRows plan, const ForwardFinish<T> f,
                                      bool streams) {
-  constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
-  const BatchNormRange range(plan, blockIdx.x, plan.group);
+  constexpr int U = batch_norm_evaluate_unroll(N), kStep = kBatchNormThreads;
+  const BatchNormRange range(plan, blockIdx.x, U * kStep);
   const int i = static_cast<int>(threadIdx.x);
   BatchNormWalk walk(plan, range.c, range.begin + i, N), to = walk;
   Raw<T, N> in[U];

@@ -13,7 +13,8 @@ namespace {
 // channels in ranges of `size` packs.
 void expect_walked_once(int64_t n, int64_t c, int64_t s, int width) {
   const BatchNormRows plan = plan_batch_norm_rows(n, c, s, width);
-  for (const int64_t size : {plan.chunk, plan.slice}) {
+  const int64_t evaluated = batch_norm_evaluate_unroll(width) * kBatchNormThreads;
+  for (const int64_t size : {plan.chunk, plan.slice, evaluated}) {
     std::vector<int> visits(static_cast<size_t>(n * c * s));
     for (int64_t channel = 0; channel < c; ++channel) {
       for (int64_t begin = 0; begin < plan.packs; begin += size) {
