@@ -66,7 +66,8 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
                  const Finish& finish, int64_t* batches) {
   if constexpr (N > 1) {
     if (cuda.info().compute_major < 9) return false;
-    constexpr int kInputs = Of::kInputs, kKept = BatchNormHeld::kWidePacks / kInputs;
+    constexpr int kInputs = Of::kInputs, kWideKept = BatchNormHeld::kWidePacks / kInputs;
+    constexpr int kNarrowKept = BatchNormHeld::kNarrowPacks / kInputs;
     const BatchNormHeld held = plan_batch_norm_held(
         rows, N * static_cast<int>(sizeof(typename Of::Element)), kInputs, shared_limit(cuda));
     if (held.cluster == 0) return false;
@@ -76,8 +77,9 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
                             .cluster = held.cluster,
                             .carveout = cudaSharedmemCarveoutMaxShared};
     const auto kernel = held.wide
-                            ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kKept>
-                            : batch_norm_held<Of, Finish, N, kThreads, 0>;
+                            ? batch_norm_held<Of, Finish, N, BatchNormHeld::kWideThreads, kWideKept>
+                        : held.kept > 0 ? batch_norm_held<Of, Finish, N, kThreads, kNarrowKept>
+                                        : batch_norm_held<Of, Finish, N, kThreads, 0>;
     launch_overlapping(cuda, shape, kernel, of, to, held, finish, batches);
     return true;
   }
@@ -96,8 +98,8 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
     constexpr int kGroup = batch_norm_evaluate_unroll(N) * kThreads;
-    launch_kernel(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
-                  batch_norm_forward_evaluate_rows<T, N>, x, y, plan, finish, streams);
+    launch_overlapping(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
+                       batch_norm_forward_evaluate_rows<T, N>, x, y, plan, finish, streams);
     return;
   }
   // A cumulative average needs the count of batches before any block finishes a channel.

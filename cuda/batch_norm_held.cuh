@@ -10,34 +10,72 @@
 
 namespace gradus {
 
-// A part as numbers that blocks send each other.
-template <class Part, class A>
-using PartMail = ClusterMail<A, static_cast<int>(sizeof(Part) / sizeof(A))>;
+// What the warps of a cluster send each other: by mail, not by way of the first warp of each block
+// and two barriers, since the way from the last byte read to the first one written is what small
+// tensors wait for.
+template <class Part, int kWarps>
+struct WarpParts {
+  static constexpr int kMost = kWarps * kMaxCluster;
+  struct alignas(16) Slot {
+    unsigned char bytes[(sizeof(Part) + 15) / 16 * 16];
+  };
+  Slot of[kMost];                         // warps of block 0, of block 1, ...
+  alignas(8) unsigned long long arrived;  // bytes still under way
 
-// The parts of all blocks of the cluster merged, for the first lane of each; all threads call it.
-// Mail, not a barrier of the cluster: that would wait for the memory first, and again before a
-// block may end.
-template <int kThreads, class Part, class A, int kNumbers>
-__device__ __forceinline__ Part merge_held(const Part& of_thread, ClusterMail<A, kNumbers>& mail,
-                                           int cluster) {
-  __shared__ detail::SharedSlots<Part> of_warp;
-  constexpr int kWarps = kThreads / kWarp;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  Part part = merge_warp(of_thread);
-  if (lane == 0) of_warp.get()[warp] = part;
-  __syncthreads();
-  if (warp != 0) return part;
-  part = merge_warp<kWarps>(of_warp.get()[lane % kWarps]);
-  if (cluster == 1) return part;
-  A numbers[kNumbers];
-  memcpy(numbers, &part, sizeof part);
-  mail.send(0, numbers, cluster);
-  mail.wait(0, 0);
+  // cluster_meet() must follow before exchange() where the cluster has several blocks.
+  __device__ __forceinline__ void prepare() {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      barrier().open(1);
+      publish_barriers();
+    }
+#endif
+  }
+
+  // All parts of the cluster merged, in the same order for everyone; all threads call it.
+  __device__ __forceinline__ Part exchange(const Part& of_warp, int cluster) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, count = cluster * kWarps;
+    Slot slot;
+    memcpy(&slot, &of_warp, sizeof of_warp);
+    if (cluster == 1) {
+      if (lane == 0) of[warp] = slot;
+      __syncthreads();
+    } else {
+      send(slot, static_cast<int>(cluster_rank()) * kWarps + warp, cluster);
+    }
+    Part part{};
 #pragma unroll
-  for (int i = 0; i < kNumbers; ++i) numbers[i] = lane < cluster ? mail.of[0][i][lane] : A(0);
-  memcpy(&part, numbers, sizeof part);
-  return merge_warp<kMaxCluster>(part);
-}
+    for (int first = 0; first < kMost; first += kWarp) {
+      if (first + lane >= count) continue;
+      slot = of[first + lane];
+      Part theirs;
+      memcpy(&theirs, &slot, sizeof theirs);
+      part = merge(part, theirs);
+    }
+    return merge_warp(part);
+  }
+
+ private:
+  __device__ __forceinline__ void send(const Slot& slot, int place, int cluster) {
+#if __CUDA_ARCH__ >= 900
+    constexpr int kWords = sizeof(Slot) / 16;
+    const int lane = threadIdx.x % kWarp;
+    if (threadIdx.x == 0)
+      barrier().arrive_expecting(cluster * kWarps * static_cast<int>(sizeof(Slot)));
+    if (lane < cluster) {
+      const auto rank = static_cast<unsigned>(lane);
+      const uint32_t to = in_cluster(shared_address(&of[place]), rank);
+      const uint32_t theirs = in_cluster(barrier().address, rank);
+      uint4 words[kWords];
+      memcpy(words, &slot, sizeof slot);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) send_words(to + 16 * i, words[i], theirs);
+    }
+    barrier().wait(0);
+#endif
+  }
+  __device__ __forceinline__ SharedBarrier barrier() { return {shared_address(&arrived)}; }
+};
 
 // Adds up what a thread has in registers: of its packs those below `count`.
 template <int U, int kThreads, class Row, class Item, int K>
@@ -82,15 +120,14 @@ __device__ __forceinline__ void take_held(Row& row, const Raw<T, N>* held, int i
 // needs   packs of 16 bytes
 // order   a thread's groups of packs, lanes, warps, blocks of the cluster: fixed by the plan
 template <class Of, class Finish, int N, int kThreads, int kKept>
-__global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
+__global__ void __launch_bounds__(kThreads, batch_norm_held_blocks(kThreads, kKept, Of::kInputs))
     batch_norm_held(const Of of, typename Of::Element* __restrict__ to, const BatchNormHeld plan,
                     const Finish f, int64_t* batches) {
   using Item = typename Of::template Item<N>;
   using Terms = typename Finish::Terms;
   constexpr int U = batch_norm_unroll(N) / Of::kInputs;
   static_assert(kKept % U == 0);
-  __shared__ Terms shared;
-  __shared__ PartMail<typename Of::Part, typename Of::A> mail;
+  __shared__ WarpParts<typename Of::Part, kThreads / kWarp> parts;
   const auto cluster = static_cast<unsigned>(plan.cluster);
   const unsigned c = blockIdx.x / cluster, rank = blockIdx.x % cluster;
   const int thread = static_cast<int>(threadIdx.x), in_shared = plan.in_shared;
@@ -99,11 +136,10 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   const BatchNormHeldWalk first(plan, c, static_cast<uint32_t>(begin + thread), N);
   // The cluster meets while memory is read.
   if (plan.cluster > 1) {
-    mail.prepare();
+    parts.prepare();
     cluster_meet_first();
   }
   wait_for_previous_kernel();
-  start_next_kernel();
   auto* held = reinterpret_cast<Raw<typename Of::Element, N>*>(dynamic_shared());
   BatchNormHeldWalk at = first;
   Item kept[kKept > 0 ? kKept : 1];
@@ -113,8 +149,9 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   }
   constexpr int kFirst = kKept * kThreads, kGroup = U * kThreads;
   // Sums of what has come are taken while the rest is under way. More stages are more code, which
-  // must be fetched as well; in the long kernel that keeps packs they are a loop.
-  constexpr int kStages = kKept > 0 ? 4 : Of::kInputs == 1 ? 2 : 1;
+  // must be fetched as well; in the long kernels that keep packs they are a loop.
+  constexpr bool kWide = kThreads == BatchNormHeld::kWideThreads;
+  constexpr int kStages = kWide ? 4 : kKept > 0 || Of::kInputs == 1 ? 2 : 1;
   constexpr int kStagesInCode = kKept > 0 ? 1 : kStages;
   const int stage = (in_shared / kStages + kGroup - 1) / kGroup * kGroup;
   const auto end_of = [&](int s) {
@@ -129,8 +166,7 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
   }
   typename Of::Row row(of, c);
   const bool writes = rank == 0 && thread == 0;
-  typename Finish::Channel of_c{};
-  if (thread < kWarp) of_c = f.channel(c, writes);
+  const typename Finish::Channel of_c = f.channel(c, writes);
   if (plan.cluster > 1) cluster_meet_second();
   if constexpr (kKept > 0) take_kept<U, kThreads>(row, kept, count);
   i = thread;
@@ -140,14 +176,10 @@ __global__ void __launch_bounds__(kThreads, kKept > 0 ? 1 : 3)
     take_held<Of, U, kThreads>(row, held, in_shared, i, end_of(s));
   }
   take_held<Of, 1, kThreads>(row, held, in_shared, i, count - kFirst);
-  const auto part = merge_held<kThreads>(row.part, mail, plan.cluster);
-  if (thread < kWarp) {
-    const Terms t = f.finish(c, of_c, part, writes);
-    if (thread == 0) shared = t;
-    if (writes && batches != nullptr && c == 0) ++*batches;
-  }
-  __syncthreads();
-  const Terms t = shared;
+  const Terms t = f.finish(c, of_c, parts.exchange(merge_warp(row.part()), plan.cluster), writes);
+  if (writes && batches != nullptr && c == 0) ++*batches;
+  // Earlier, blocks of the next kernel would take room on some multiprocessors more than on others.
+  start_next_kernel();
   at = first;
 #pragma unroll
   for (int k = 0; k < kKept; ++k, at.step(plan)) {

@@ -25,10 +25,9 @@ __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A
   return MergeMoments{}(a, b);
 }
 
-// Over each aligned group of Width lanes.
-template <int Width = kWarp, class A>
+template <class A>
 __device__ __forceinline__ Moments<A> merge_warp(const Moments<A>& value) {
-  return merge_lanes<Width>(value);
+  return merge_lanes(value);
 }
 
 // Σ dy and Σ dy·(x - mean) of a chunk.
@@ -44,9 +43,9 @@ __device__ __forceinline__ BatchNormSums<A> merge(const BatchNormSums<A>& a,
   return {a.dy + b.dy, a.dy_x + b.dy_x};
 }
 
-template <int Width = kWarp, class A>
+template <class A>
 __device__ __forceinline__ BatchNormSums<A> merge_warp(const BatchNormSums<A>& value) {
-  return {warp_sum<Width>(value.dy), warp_sum<Width>(value.dy_x)};
+  return {warp_sum(value.dy), warp_sum(value.dy_x)};
 }
 
 // The moments of values held in registers, in two passes.
@@ -91,17 +90,44 @@ struct MomentsOf {
     return held[i];
   }
 
-  // Of one channel.
+  // Of one channel, by sums about the mean of the thread's first pack: the square of what that is
+  // off by is at most the mean square of the pack, so of n packs the difference of the sums is no
+  // worse than 1 + n times rounded, and hardly at all where packs are alike.
   struct Row {
-    A pivot;
-    Part part{};
-    __device__ __forceinline__ Row(const MomentsOf& of, int64_t c) : pivot(of.pivot(c)) {}
+    static constexpr int kLong = 128;  // elements
+    A origin, centre = A(0), sum = A(0), square = A(0);
+    int count = 0;
+    Part before{};
+    __device__ __forceinline__ Row(const MomentsOf& of, int64_t c) : origin(of.pivot(c)) {}
     template <int N, int U>
     __device__ __forceinline__ void take(const Raw<T, N> (&in)[U]) {
-      A values[U * N];
+      if (count == 0) {
+        centre = A(0);
 #pragma unroll
-      for (int i = 0; i < U * N; ++i) values[i] = in[i / N][i % N] - pivot;
-      part = merge(part, moments_of(values));
+        for (int j = 0; j < N; ++j) centre += in[0][j] * (A(1) / A(N));
+      }
+      count += U * N;
+#pragma unroll
+      for (int i = 0; i < U * N; ++i) {
+        const A d = in[i / N][i % N] - centre;
+        sum += d;
+        square += d * d;
+      }
+    }
+    // Sums that have become long end.
+    __device__ __forceinline__ void settle() {
+      if (count <= kLong) return;
+      before = part();
+      sum = square = A(0);
+      count = 0;
+    }
+    __device__ __forceinline__ Part part() const {
+      const A shift = count > 0 ? sum / static_cast<A>(count) : A(0);
+      // Squares that overflow leave an infinite m2; an infinite element makes it NaN.
+      const bool overflows = square - square != A(0) && sum - sum == A(0);
+      const A m2 = overflows ? square : square - sum * shift;
+      return merge(before,
+                   Part{static_cast<A>(count), (centre - origin) + shift, m2 < A(0) ? A(0) : m2});
     }
   };
 
@@ -177,7 +203,7 @@ struct SumsOf {
 
   struct Row {
     A mean, scale_;
-    Part part{};
+    Part sums{};
     __device__ __forceinline__ Row(const SumsOf& of, int64_t c)
         : mean(of.mean[c]), scale_(of.scale(c)) {}
     template <int N, int U>
@@ -189,8 +215,10 @@ struct SumsOf {
         group.dy += d;
         group.dy_x += d * (in[i / N].x[i % N] - mean);
       }
-      part = merge(part, group);
+      sums = merge(sums, group);
     }
+    __device__ __forceinline__ void settle() {}
+    __device__ __forceinline__ Part part() const { return sums; }
     __device__ __forceinline__ A scale(int) const { return scale_; }
   };
 

@@ -68,9 +68,11 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
 // Contiguous tensors whose channels fit a cluster of blocks: block r of a channel's cluster holds
 // packs r·piece, ... of each input, and memory is read once.
 struct BatchNormHeld {
-  // Three blocks on a multiprocessor: one reads while another one writes.
-  static constexpr int64_t kMostBytes = 72 * 1024;
-  static constexpr int kMostBlocks = 8;
+  // Of a block's packs. Three blocks on a multiprocessor, or four: one reads while another one
+  // writes. Where it takes four for all to be at work at once, they may keep some packs in
+  // registers, kNarrowPacks of all inputs per thread.
+  static constexpr int64_t kMostBytes = 72 * 1024, kBytesOfFour = 52 * 1024;
+  static constexpr int kMostBlocks = 8, kNarrowPacks = 4;
   // One block on a multiprocessor, which keeps packs in registers as well: where all channels find
   // room on a card at once, which is better than one and a half rounds.
   static constexpr int kWideThreads = 512, kWidePacks = 8;
@@ -80,7 +82,8 @@ struct BatchNormHeld {
   bool wide = false;
   int packs = 0;      // of a channel
   int piece = 0;      // of a block, of each input
-  int in_shared = 0;  // of those in shared memory
+  int kept = 0;       // of a thread in registers, of each input
+  int in_shared = 0;  // of the piece in shared memory
   int bytes = 0;      // shared memory
   // As in BatchNormRows, for steps over threads() packs; 32 bits count the tensor's elements.
   uint32_t channel = 0, row = 0, row_packs = 0, step_packs = 0, step = 0, wrap = 0;
@@ -91,13 +94,15 @@ struct BatchNormHeld {
 inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_bytes, int inputs,
                                           int64_t shared_limit) {
   constexpr int64_t kBusyBlocks = 128, kSmall = int64_t(1) << 20;
+  constexpr int64_t kForParts = 5120;  // bytes that the kernels have of shared memory beside packs
   const auto pieces = [&](int blocks) { return ceil_div(rows.packs, blocks); };
   const auto width = static_cast<int>(rows.channel / rows.row_packs);
   if (rows.c * rows.packs * width > UINT32_MAX) return {};
   BatchNormHeld plan{.cluster = BatchNormHeld::kMostBlocks};
-  const auto hold = [&](int64_t in_registers) {
+  const auto hold = [&](int packs_of_thread) {
     BatchNormRows walked = rows;
     walked.set_step(plan.threads(), width);
+    plan.kept = packs_of_thread / inputs;
     plan.packs = static_cast<int>(rows.packs);
     plan.channel = static_cast<uint32_t>(walked.channel);
     plan.row = static_cast<uint32_t>(walked.row);
@@ -106,26 +111,34 @@ inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_by
     plan.step = static_cast<uint32_t>(walked.step);
     plan.wrap = static_cast<uint32_t>(walked.wrap);
     plan.piece = static_cast<int>(pieces(plan.cluster));
-    plan.in_shared = static_cast<int>(std::max<int64_t>(0, plan.piece - in_registers));
+    plan.in_shared = static_cast<int>(std::max(0, plan.piece - plan.kept * plan.threads()));
     plan.bytes = plan.in_shared * pack_bytes * inputs;
   };
   const int64_t narrow_blocks = rows.c * plan.cluster;
-  const bool fits = pieces(plan.cluster) * pack_bytes * inputs <= BatchNormHeld::kMostBytes;
+  const int64_t narrow_bytes = pieces(plan.cluster) * pack_bytes * inputs;
   const bool busy = narrow_blocks >= kBusyBlocks || rows.c * rows.packs * pack_bytes <= kSmall;
-  const bool narrow = fits && busy;
-  // Of one input, three or four narrow blocks for each multiprocessor are faster than a wide one.
-  const bool narrow_is_faster = narrow && inputs == 1 &&
-                                narrow_blocks >= 3 * BatchNormHeld::kWideBlocks &&
-                                narrow_blocks <= 4 * BatchNormHeld::kWideBlocks;
+  const bool narrow = narrow_bytes <= BatchNormHeld::kMostBytes && busy;
+  // Three or four narrow blocks for each multiprocessor are faster than a wide one.
+  if (narrow && narrow_blocks >= 3 * BatchNormHeld::kWideBlocks &&
+      narrow_blocks <= 4 * BatchNormHeld::kWideBlocks &&
+      pieces(plan.cluster) >= kBatchNormThreads) {
+    const int64_t kept_bytes = BatchNormHeld::kNarrowPacks * kBatchNormThreads * pack_bytes;
+    const bool four_fit = narrow_bytes <= BatchNormHeld::kBytesOfFour;
+    const bool four_fit_kept = narrow_bytes - kept_bytes <= BatchNormHeld::kBytesOfFour;
+    if (four_fit || four_fit_kept || inputs == 1) {
+      hold(!four_fit && four_fit_kept ? BatchNormHeld::kNarrowPacks : 0);
+      return plan;
+    }
+  }
   while (plan.cluster > 1 && rows.c * plan.cluster > BatchNormHeld::kWideBlocks) plan.cluster /= 2;
   const int64_t blocks = rows.c * plan.cluster;
   const int64_t in_registers =
       int64_t{BatchNormHeld::kWideThreads} * BatchNormHeld::kWidePacks / inputs;
-  if (!narrow_is_faster && blocks <= BatchNormHeld::kWideBlocks &&
-      8 * blocks >= 7 * BatchNormHeld::kWideBlocks && pieces(plan.cluster) >= in_registers &&
-      (pieces(plan.cluster) - in_registers) * pack_bytes * inputs + 2048 <= shared_limit) {
+  if (blocks <= BatchNormHeld::kWideBlocks && 8 * blocks >= 7 * BatchNormHeld::kWideBlocks &&
+      pieces(plan.cluster) >= in_registers &&
+      (pieces(plan.cluster) - in_registers) * pack_bytes * inputs + kForParts <= shared_limit) {
     plan.wide = true;
-    hold(in_registers);
+    hold(BatchNormHeld::kWidePacks);
     return plan;
   }
   plan.cluster = BatchNormHeld::kMostBlocks;
@@ -134,6 +147,12 @@ inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_by
   while (plan.cluster > 1 && pieces(plan.cluster) < kBatchNormThreads) plan.cluster /= 2;
   hold(0);
   return plan;
+}
+
+// Blocks of batch_norm_held that a multiprocessor should have room for.
+constexpr int batch_norm_held_blocks(int threads, int kept, int inputs) {
+  if (threads == BatchNormHeld::kWideThreads) return 1;
+  return kept > 0 || inputs == 1 ? 4 : 3;
 }
 
 // Where a thread is among its channel's packs; steps over kBatchNormThreads of them.

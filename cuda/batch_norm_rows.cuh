@@ -25,7 +25,7 @@ struct BatchNormRange {
 // passes  1
 // bytes   each input once; where the backward pass of evaluation writes dx, dx once
 // smem    one part per warp
-// order   a thread's groups of packs, lanes, warps 0 to 7: fixed by the plan
+// order   a thread's groups of packs, lanes, warps: fixed by the plan
 template <class Of, int N>
 __global__ void __launch_bounds__(kBatchNormThreads)
     batch_norm_parts_block_per_chunk(const Of of, const BatchNormRows plan,
@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
       walk.step(plan);
     }
     row.take(items);
+    row.settle();
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       of.write(to.at, items[u], row);
@@ -61,13 +62,13 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     walk.step(plan);
   }
   start_next_kernel();
-  Part part = merge_warp(row.part);
+  Part part = merge_warp(row.part());
   if (threadIdx.x % kWarp == 0) of_warp.get()[threadIdx.x / kWarp] = part;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-#pragma unroll
-  for (int w = 1; w < kBatchNormThreads / kWarp; ++w) part = merge(part, of_warp.get()[w]);
-  parts[range.c * plan.chunks + range.index] = part;
+  if (threadIdx.x >= kWarp) return;
+  constexpr int kWarps = kBatchNormThreads / kWarp;
+  part = merge_warp(threadIdx.x < kWarps ? of_warp.get()[threadIdx.x] : Part{});
+  if (threadIdx.x == 0) parts[range.c * plan.chunks + range.index] = part;
 }
 
 // The parts of channel c merged by one warp: lanes take chunks in turn, then fold.
@@ -124,7 +125,8 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 }
 
 // math    y = (x - mean)·rstd·gamma + beta with the running statistics
-// grid    one block per (group of packs, channel); every thread makes the channel's numbers itself
+// grid    one block per (few packs of each thread, channel); every thread makes the channel's
+//         numbers itself
 // bytes   2Eb
 // order   element-wise
 template <class T, int N>
@@ -136,6 +138,8 @@ __global__ void __launch_bounds__(kBatchNormThreads, N == 8 ? 8 : 1)
   const BatchNormRange range(plan, blockIdx.x, U * kStep);
   const int i = static_cast<int>(threadIdx.x);
   BatchNormWalk walk(plan, range.c, range.begin + i, N), to = walk;
+  wait_for_previous_kernel();
+  start_next_kernel();
   Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {

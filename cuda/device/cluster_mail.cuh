@@ -34,6 +34,15 @@ __device__ __forceinline__ void send_value(uint32_t to, A value, uint32_t barrie
   }
 }
 
+// The same for 16 bytes.
+__device__ __forceinline__ void send_words(uint32_t to, const uint4& words, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+      :
+      : "r"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(barrier)
+      : "memory");
+}
+
 // Every block has one number per sender, `Count` times; two boxes take turns.
 //
 //   __shared__ ClusterMail<float, 2> mail;
