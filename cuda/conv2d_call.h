@@ -175,6 +175,7 @@ inline void sum_bias(Cuda& cuda, const AnyView& dbias, const void* sums, int64_t
 
 // The paths, each for what plan_conv_path() gives it; no output is empty.
 void gather_depthwise(Cuda&, const GatherCall&);
+void gather_depthwise_rows(Cuda&, const GatherCall&);
 void gather_first(Cuda&, const GatherCall&);
 void gather_first_input(Cuda&, const GatherCall&);
 void gather_direct(Cuda&, const GatherCall&);

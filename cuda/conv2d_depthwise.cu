@@ -2,6 +2,7 @@
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_depthwise_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/tensor_map.h"
 
 namespace gradus {
 namespace {
@@ -64,7 +65,10 @@ void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
 }  // namespace
 
 void gather_depthwise(Cuda& cuda, const GatherCall& call) {
-  const ConvDepthwisePlan plan = plan_conv_depthwise(call.problem());
+  ConvProblem problem = call.problem();
+  problem.wgmma = has_warpgroup_products(cuda);
+  if (plan_conv_depthwise_rows(problem).rows > 0) return gather_depthwise_rows(cuda, call);
+  const ConvDepthwisePlan plan = plan_conv_depthwise(problem);
   Depthwise p{depthwise_shape(call.in, call.out, plan),
               call.in.data,
               call.w.data,

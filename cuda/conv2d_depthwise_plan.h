@@ -45,6 +45,35 @@ inline ConvDepthwisePlan plan_conv_depthwise(const ConvProblem& problem) {
   return plan;
 }
 
+inline constexpr int64_t kDepthwiseMostRows = 8;  // measured
+// What the blocks of the kernels that walk down rows on Hopper have (conv2d_depthwise_rows.cuh):
+// 128 bytes of channels, 16 or 32 columns and some rows of outputs of an image; no rows: those
+// kernels do not pay.
+struct ConvDepthwiseRowsPlan {
+  int columns = 32;
+  int64_t rows = 0;
+  int64_t row_tiles = 1, column_tiles = 1, channel_tiles = 1;
+  int64_t blocks() const { return row_tiles * column_tiles * channel_tiles; }  // of an image
+};
+inline ConvDepthwiseRowsPlan plan_conv_depthwise_rows(const ConvProblem& problem) {
+  const bool backward = problem.kind == ConvProblem::Kind::input;
+  const int64_t height = backward ? problem.h : problem.p, width = backward ? problem.w : problem.q;
+  const int64_t bytes = problem.groups * size_of(problem.dtype);
+  ConvDepthwiseRowsPlan plan;
+  if (!problem.wgmma || problem.window.stride != Pair(1)) return plan;
+  // The fewest pixels to copy.
+  if (ceil_div(width, 16) * 18 < ceil_div(width, 32) * 34) plan.columns = 16;
+  plan.column_tiles = ceil_div(width, plan.columns);
+  plan.channel_tiles = ceil_div(bytes, 128);
+  // Threads without outputs work, too.
+  const int64_t all = plan.column_tiles * plan.columns * plan.channel_tiles * 128;
+  if (3 * all > 4 * width * bytes) return plan;
+  plan.row_tiles = ceil_div(height, kDepthwiseMostRows);
+  plan.rows = ceil_div(height, plan.row_tiles);
+  if (problem.n * plan.blocks() > kMaxGridX) plan.rows = 0;
+  return plan;
+}
+
 // Depthwise filters of 3 x 3, channels-last, whole 16-byte vectors.
 inline bool conv_is_depthwise(const ConvProblem& problem) {
   const Window& window = problem.window;

@@ -314,5 +314,48 @@ TEST(ConvPlan, DepthwiseBlocksCoverTheOutputs) {
   EXPECT_EQ(blocks(Kind::weight), 512);
 }
 
+// On Hopper the blocks that walk down rows cover the outputs once, and three quarters of what they
+// work on exist.
+TEST(ConvPlan, DepthwiseRowsCoverTheOutputs) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t n : {1, 3, 256}) {
+      for (const int64_t side : {1, 7, 14, 28, 33, 56, 113}) {
+        for (const int64_t channels : {8, 32, 72, 128, 960}) {
+          for (const Kind kind : {Kind::forward, Kind::input}) {
+            SCOPED_TRACE(concat(dtype, " n ", n, " side ", side, " channels ", channels));
+            const ConvProblem problem = problem_of(kind, dtype, n, 1, 1, side, kSame, channels);
+            EXPECT_EQ(plan_conv_depthwise_rows(problem).rows, 0);
+            const ConvDepthwiseRowsPlan plan = plan_conv_depthwise_rows(on_hopper(problem));
+            const int64_t bytes = channels * size_of(dtype);
+            const double exist =
+                static_cast<double>(side * bytes) /
+                static_cast<double>(ceil_div(side, 16) * 16 * ceil_div(bytes, 128) * 128);
+            if (exist < 0.75) {
+              EXPECT_EQ(plan.rows, 0);
+            }
+            if (plan.rows == 0) continue;
+            EXPECT_GE(plan.column_tiles * plan.columns, side);
+            EXPECT_LT((plan.column_tiles - 1) * plan.columns, side);
+            EXPECT_GE(plan.channel_tiles * 128, bytes);
+            EXPECT_GE(plan.row_tiles * plan.rows, side);
+            EXPECT_LT((plan.row_tiles - 1) * plan.rows, side);
+            EXPECT_LE(plan.rows, 8);
+          }
+        }
+      }
+    }
+  }
+  const auto plan = [](DType dtype, int64_t n, Pair map, int64_t channels, const Window& window) {
+    return plan_conv_depthwise_rows(
+        on_hopper(problem_of(Kind::forward, dtype, n, 1, 1, map, window, channels)));
+  };
+  EXPECT_EQ(plan(DType::bf16, 256, 32, 128, kSame).blocks(), 8);
+  EXPECT_EQ(plan(DType::f32, 256, 32, 128, kSame).blocks(), 16);
+  EXPECT_EQ(plan(DType::bf16, 256, 28, 128, kSame).rows, 7);
+  EXPECT_EQ(plan(DType::bf16, 256, {32, 14}, 128, kSame).columns, 16);
+  EXPECT_EQ(plan(DType::bf16, 256, 32, 40, kSame).rows, 0);
+  EXPECT_EQ(plan(DType::bf16, 256, 32, 128, {.kernel = 3, .stride = 2, .padding = 1}).rows, 0);
+}
+
 }  // namespace
 }  // namespace gradus

@@ -76,6 +76,68 @@ TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
   expect_exact({{390, 32, 7, 30}, {48, 32, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
 }
 
+// Blocks of 32 and of 16 columns, with columns and channels that do not exist, with one row of an
+// image and with several tiles of them.
+TEST_F(Conv2dWgmmaCuda, DepthwiseAgreesExactlyWithF64) {
+  const ConvShapes problems[] = {
+      {{2, 128, 32, 32}, {128, 1, 3, 3}, {.padding = 1, .groups = 128}},
+      {{3, 120, 19, 29}, {120, 1, 3, 3}, {.padding = 1, .groups = 120}},
+      {{2, 64, 37, 46}, {64, 1, 3, 3}, {.padding = 0, .groups = 64}},
+      {{2, 56, 5, 13}, {56, 1, 3, 3}, {.padding = {0, 2}, .groups = 56}},
+      {{1, 248, 3, 95}, {248, 1, 3, 3}, {.padding = {0, 1}, .groups = 248}},
+      {{700, 64, 11, 16}, {64, 1, 3, 3}, {.padding = {3, 1}, .groups = 64}},
+  };
+  for (const ConvShapes& problem : problems) {
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+      expect_exact(problem, format);
+  }
+}
+
+// Products on tensor cores have the eight channels of a vector at a time.
+TEST_F(Conv2dWgmmaCuda, DepthwiseKeepsWhatIsNotOrdinaryInItsChannel) {
+  const int64_t n = 2, channels = 64, side = 30;
+  const Conv2dOptions options{.padding = 1, .groups = channels};
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+    SCOPED_TRACE(concat(dtype));
+    const TensorOptions on{.dtype = dtype, .device = kCuda};
+    std::vector<float> values(static_cast<size_t>(n * channels * side * side), 0.5f);
+    const auto at = [&](int64_t image, int64_t channel, int64_t row, int64_t column) {
+      return static_cast<size_t>(((image * channels + channel) * side + row) * side + column);
+    };
+    values[at(0, 3, 0, 0)] = INFINITY;
+    values[at(0, 9, 29, 15)] = -INFINITY;
+    values[at(1, 62, 17, 29)] = NAN;
+    const Tensor w = Tensor::full({channels, 1, 3, 3}, 0.25, on);
+    const auto results = [&](const std::vector<float>& x) {
+      const auto last = MemoryFormat::channels_last;
+      return conv2d(Tensor::from_vector(x, {n, channels, side, side}, on).contiguous(last), w, {},
+                    options)
+          .to_vector<float>();
+    };
+    const std::vector<float> got = results(values);
+    for (float& value : values) value = 0.5f;
+    const std::vector<float> ordinary = results(values);
+    const auto near = [](int64_t a, int64_t b) { return a - b >= -1 && a - b <= 1; };
+    for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) {
+      const int64_t column = i % side, row = i / side % side;
+      const int64_t channel = i / (side * side) % channels, image = i / (side * side) / channels;
+      const auto meets = [&](int64_t of, int64_t c, int64_t r, int64_t s) {
+        return image == of && channel == c && near(row, r) && near(column, s);
+      };
+      const float value = got[static_cast<size_t>(i)];
+      if (meets(0, 3, 0, 0)) {
+        ASSERT_EQ(value, INFINITY) << i;
+      } else if (meets(0, 9, 29, 15)) {
+        ASSERT_EQ(value, -INFINITY) << i;
+      } else if (meets(1, 62, 17, 29)) {
+        ASSERT_TRUE(std::isnan(value)) << i;
+      } else {
+        ASSERT_EQ(value, ordinary[static_cast<size_t>(i)]) << i;
+      }
+    }
+  }
+}
+
 // Root mean square errors of every 97th result, of the device and of plain f32 multiply-adds.
 struct Errors {
   double device = 0, plain = 0;

@@ -8,6 +8,8 @@
 // Layouts: PTX ISA, section "Warp Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 
+#include <type_traits>
+
 #include "core/half.h"
 
 namespace gradus {
@@ -54,5 +56,21 @@ struct MmaStep<BFloat16> {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 };
+
+// Half a step of 16-bit T, k = 8: a[0], a[1] and b[0] alone.
+template <class T>
+__device__ __forceinline__ void run_half_step(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+  } else {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+  }
+}
 
 }  // namespace gradus

@@ -36,6 +36,15 @@ __device__ __forceinline__ void copy_image(uint32_t to, const CUtensorMap& map,
       : "memory");
 }
 
+// Asks the second-level cache for that box. That may be before wait_for_previous_kernel(), too:
+// what the kernel before still writes, it writes there.
+__device__ __forceinline__ void prefetch_image(const CUtensorMap& map, int c, int w, int h, int n) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];"
+               :
+               : "l"(&map), "r"(c), "r"(w), "r"(h), "r"(n)
+               : "memory");
+}
+
 // The other way: a run of pixels of 64 or 32 channels, from channel c of pixel (w, h, n) on,
 // without those that `map` does not have. Copies of one thread since its last commit_stores() are a
 // group.

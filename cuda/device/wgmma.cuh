@@ -146,6 +146,26 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t address,
 #endif
 }
 
+// Writes N = 2 or 4 such matrices as they are, to the rows whose addresses the first N * 8 lanes
+// give.
+template <int N>
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&words)[N]) {
+  static_assert(N == 2 || N == 4);
+#if __CUDA_ARCH__ >= 900
+  if constexpr (N == 4) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
+                 :
+                 : "r"(address), "r"(words[0]), "r"(words[1])
+                 : "memory");
+  }
+#endif
+}
+
 // Registers of each thread of this warpgroup from here on: given up or asked for.
 template <int Count>
 __device__ __forceinline__ void shrink_registers() {
