@@ -1,6 +1,7 @@
 // conv2d's first layers on CUDA: launches of conv2d_first.cuh and what builds on it.
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_first_plain.cuh"
+#include "cuda/conv2d_first_single.cuh"
 #include "cuda/conv2d_first_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -41,21 +42,38 @@ void forward(Cuda& cuda, const FirstConv& p) {
                 conv2d_first_forward<T, Channels, kPixels>, p);
 }
 
-template <class T, int Channels, int N, int Steps, int Parts>
+// Bytes of shared memory of the kernels on tensor cores: weights of `columns` channels, the table,
+// tiles of x.
+template <class T, int Steps>
+size_t tensor_shared(const FirstConv& p, int columns, size_t tiles, size_t channels) {
+  return sizeof(uint32_t) * kFirstPitch<Steps> * static_cast<size_t>(columns) +
+         sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
+         tiles * sizeof(T) * channels * static_cast<size_t>(p.tile.halo_pixels());
+}
+
+template <class T, int Channels, int Steps>
 void forward_tensor(Cuda& cuda, const FirstConv& p) {
-  constexpr int kColumns = N * 8 * Parts;
-  const size_t shared = sizeof(uint32_t) * kColumns * kFirstPitch<Steps> +
-                        sizeof(int) * static_cast<size_t>(p.tile.pixels()) +
-                        2 * sizeof(T) * Channels * static_cast<size_t>(p.tile.halo_pixels());
+  constexpr int N = 4, kParts = 2, kColumns = N * 8 * kParts;
   const int64_t tiles = ceil_div(p.k, kColumns);
-  // Blocks of a multiprocessor: those that run at a time; in f32 of one channel, twice as many,
-  // since tiles are few and take what memory takes.
-  constexpr int kBlocksEach = N * Parts > 4 ? 2 : sizeof(T) == 4 ? 6 : 3;
-  constexpr int64_t kBlocks = int64_t{kBlocksEach} * kHaloProcessors;
-  const dim3 grid(stepping_blocks(p.tiles, 1, std::max<int64_t>(1, kBlocks / tiles)),
-                  static_cast<unsigned>(tiles));
-  launch_kernel(cuda, {.grid = grid, .threads = 256, .shared_bytes = shared},
-                conv2d_first_tensor<T, Channels, N, Steps, Parts>, p);
+  // Two blocks for each multiprocessor: those that run at a time.
+  const int64_t blocks = std::max<int64_t>(1, 2 * kHaloProcessors / tiles);
+  launch_overlapping(
+      cuda,
+      {.grid = dim3(stepping_blocks(p.tiles, 1, blocks), static_cast<unsigned>(tiles)),
+       .threads = 256,
+       .shared_bytes = tensor_shared<T, Steps>(p, kColumns, 2, Channels)},
+      conv2d_first_tensor<T, Channels, N, Steps, kParts>, p);
+}
+
+template <class T>
+void forward_single(Cuda& cuda, const FirstConv& p) {
+  constexpr int kSteps = kFirstPositions * static_cast<int>(sizeof(T)) / 64;
+  const auto channel_tiles = static_cast<unsigned>(ceil_div(p.k, 32));
+  launch_overlapping(cuda,
+                     {.grid = dim3(exact_blocks(p.tiles, "conv2d"), channel_tiles),
+                      .threads = 256,
+                      .shared_bytes = tensor_shared<T, kSteps>(p, 32, 1, 1)},
+                     conv2d_first_single<T, kSteps>, p);
 }
 
 // A block for each slice and K channels, with room for their tiles or their sums.
@@ -129,10 +147,10 @@ void gather_first(Cuda& cuda, const GatherCall& call) {
     constexpr int kChannels = decltype(channels)::value;
     constexpr int kSteps = kFirstPositions * static_cast<int>(sizeof(T)) / 32;
     if (!tensor) return forward<T, kChannels>(cuda, p);
-    if (kChannels == 1 && call.taps() <= kFirstPositions / 2) {
-      return forward_tensor<T, 1, 4, kSteps / 2, 1>(cuda, p);
+    if constexpr (kChannels == 1) {
+      if (conv_first_is_single(call.problem())) return forward_single<T>(cuda, p);
     }
-    forward_tensor<T, kChannels, 4, kSteps, 2>(cuda, p);
+    forward_tensor<T, kChannels, kSteps>(cuda, p);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "cuda/conv2d_first.cuh"
 #include "cuda/device/stream.cuh"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
@@ -149,7 +150,9 @@ struct FirstFilters {
     }
   }
 
-  // c of 16 pixels, whose windows begin at rows[0] (pixel g) and rows[1] (pixel g + 8).
+  // c of 16 pixels, whose windows begin at rows[0] (pixel g) and rows[1] (pixel g + 8). Rounded:
+  // f32 is TF32 already.
+  template <bool Rounded = false>
   __device__ __forceinline__ void multiply(float (&c)[N][4], const T* const (&rows)[2]) const {
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
@@ -161,7 +164,8 @@ struct FirstFilters {
           return offset >= 0 ? rows[e % 2][offset] : T(0.0f);
         };
         if constexpr (sizeof(T) == 4) {
-          a[e] = round_to_tf32(__float_as_uint(value(0)));
+          const uint32_t bits = __float_as_uint(value(0));
+          a[e] = Rounded ? bits : round_to_tf32(bits);
         } else {
           a[e] = value(0).bits | static_cast<uint32_t>(value(1).bits) << 16;
         }
@@ -198,19 +202,20 @@ struct FirstFilters {
 // needs   at most Steps * 32 bytes of positions (r, s, c)
 // order   each output is summed by one warp, in the order (r, s, c)
 template <class T, int Channels, int N, int Steps, int Parts>
-__global__ void __launch_bounds__(256, N* Parts > 4 ? 2 : 3)
-    conv2d_first_tensor(const __grid_constant__ FirstConv p) {
+__global__ void __launch_bounds__(256, 2) conv2d_first_tensor(const __grid_constant__ FirstConv p) {
   constexpr int kColumns = N * 8 * Parts;
   const int pixels = p.tile.rows * p.out_w;
   const int x_size = p.tile.halo_rows * p.tile.halo_columns * Channels;
   uint32_t* const weights = reinterpret_cast<uint32_t*>(dynamic_shared());
   int* const table = reinterpret_cast<int*>(weights + kColumns * kFirstPitch<Steps>);
   T* const x_tiles = reinterpret_cast<T*>(table + pixels);
+  start_next_kernel();
   FirstInput<T, Channels> input(p);
+  fill_first_table<Channels>(p, table, pixels);
+  wait_for_previous_kernel();
   int tile = blockIdx.x;
   input.start(tile);
   fill_first_weights<T, Channels, Steps>(p, weights, blockIdx.y * kColumns, kColumns);
-  fill_first_table<Channels>(p, table, pixels);
   input.finish(tile, x_tiles);
   __syncthreads();
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, part = warp % Parts * N * 8;

@@ -26,8 +26,15 @@ inline bool conv_first_is_tensor(const ConvProblem& problem) {
   return problem.math == ConvMath::tensor && problem.taps() * problem.c <= kFirstPositions;
 }
 
+// Whether the kernel for one channel takes it, with half as many and forward.
+inline bool conv_first_is_single(const ConvProblem& problem) {
+  return conv_first_is_tensor(problem) && problem.kind == ConvProblem::Kind::forward &&
+         problem.c == 1 && problem.taps() <= kFirstPositions / 2;
+}
+
 // Rows of the maps that a block of a first layer has at a time, equal parts: 64 KB of y; on tensor
-// cores some 512 pixels; or 32 KB of dy, of which shared memory holds two.
+// cores some 512 pixels, of one channel at most 1024 and no more than let four blocks of each
+// multiprocessor run at once; or 32 KB of dy, of which shared memory holds two.
 inline HaloTile plan_conv_first(const ConvProblem& problem) {
   const int64_t pixel = problem.k * size_of(problem.dtype);
   int64_t most = 64 * 1024 / (problem.q * pixel);
@@ -35,6 +42,11 @@ inline HaloTile plan_conv_first(const ConvProblem& problem) {
     // Shared memory has room for whole tiles of channels.
     const int64_t width = (problem.math == ConvMath::f32 ? 64 : 32) * size_of(problem.dtype);
     most = 32 * 1024 / (problem.q * ceil_div(pixel, width) * width);
+  } else if (conv_first_is_single(problem)) {
+    const int64_t parts = 4 * kHaloProcessors / std::max<int64_t>(1, problem.n);
+    const int64_t rows = ceil_div(problem.p, std::max<int64_t>(1, parts));
+    most =
+        std::clamp<int64_t>(rows, ceil_div(128, problem.q), std::max<int64_t>(1, 1024 / problem.q));
   } else if (conv_first_is_tensor(problem)) {
     most = 512 / problem.q;
   }
@@ -61,7 +73,8 @@ inline int64_t conv_first_shared(const ConvProblem& problem) {
   }
   const int64_t pixels = int64_t{sizeof(int)} * tile.pixels();
   if (conv_first_is_tensor(problem)) {
-    return int64_t{64} * (kFirstPositions + 1) * int64_t{sizeof(float)} + pixels + 2 * size * x;
+    const int64_t tiles = conv_first_is_single(problem) ? 1 : 2;
+    return int64_t{64} * (kFirstPositions + 1) * int64_t{sizeof(float)} + pixels + tiles * size * x;
   }
   return int64_t{sizeof(float)} * (problem.taps() * problem.c * problem.k + x);
 }

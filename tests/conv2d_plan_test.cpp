@@ -228,6 +228,27 @@ TEST(ConvPlan, FirstTilesFitSharedMemory) {
   EXPECT_GT(elsewhere, 10);
 }
 
+// Of one channel a tile is a block: all run at once, and none is very large or very small.
+TEST(ConvPlan, FirstTilesOfOneChannelRunAtOnce) {
+  const auto rows = [](int64_t n, int64_t side) {
+    const ConvProblem problem = problem_of(Kind::forward, DType::bf16, n, 1, 32, side, kSame);
+    EXPECT_TRUE(conv_first_is_single(problem));
+    return plan_conv_first(problem).rows;
+  };
+  EXPECT_EQ(rows(512, 28), 28);
+  EXPECT_EQ(rows(5000, 28), 28);
+  EXPECT_EQ(rows(128, 28), 7);
+  EXPECT_EQ(rows(1, 28), 5);
+  EXPECT_EQ(rows(64, 224), 4);
+  EXPECT_EQ(rows(1, 224), 1);
+  const auto single = [](Kind kind, int64_t c, const Window& window) {
+    return conv_first_is_single(problem_of(kind, DType::bf16, 4, c, 32, 28, window));
+  };
+  EXPECT_FALSE(single(Kind::forward, 3, kSame));
+  EXPECT_FALSE(single(Kind::forward, 1, {.kernel = 5}));
+  EXPECT_FALSE(single(Kind::weight, 1, kSame));
+}
+
 // Segments of dx on tensor cores cover its rows once; two tiles of dy and of z fit shared memory.
 TEST(ConvPlan, FirstInputSegmentsCoverAndFit) {
   for (const auto& [dtype, math] :

@@ -76,6 +76,12 @@ TEST_F(Conv2dWgmmaCuda, AgreesWithF64WhereTilesAreManyMoreThanBlocks) {
   expect_exact({{390, 32, 7, 30}, {48, 32, 3, 3}, {.padding = 1}}, MemoryFormat::channels_last);
 }
 
+// A block has an image, whose input its threads load in two turns.
+TEST_F(Conv2dWgmmaCuda, WholeImagesOfOneChannelAgreeExactlyWithF64) {
+  for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+    expect_exact({{530, 1, 30, 33}, {40, 1, 3, 3}, {.padding = 1}}, format);
+}
+
 // Blocks of 32 and of 16 columns, with columns and channels that do not exist, with one row of an
 // image and with several tiles of them.
 TEST_F(Conv2dWgmmaCuda, DepthwiseAgreesExactlyWithF64) {
