@@ -19,6 +19,10 @@ struct Math {
     return exp(x);
   }
   template <class V>
+  static auto exp_terms(V s) {
+    return [s](V x) { return exp(x - s); };
+  }
+  template <class V>
   static V ratio(V a, V b) {
     return a / b;
   }

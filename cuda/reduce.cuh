@@ -6,40 +6,9 @@
 #include "cuda/launch_kernel.cuh"
 #include "cuda/plan.h"
 #include "cuda/reduce_cluster.cuh"
+#include "cuda/reduce_turn.cuh"
 
 namespace gradus {
-
-// Where finished sets go, or the parts of their chunks.
-template <class T>
-struct ReduceOutput {
-  using A = acc_t<T>;
-  void* y = nullptr;
-  bool wide = false;   // y is in acc_t
-  A* stat0 = nullptr;  // may stay so
-  A* stat1 = nullptr;
-  double parameter = 0;
-  A* partial = nullptr;  // [fields, chunks, outputs]; null for a single chunk
-
-  template <class F>
-  __device__ __forceinline__ void write(int64_t at, const PartOf<F, A>& part) const {
-    const Reduced<A> result = F::template finish<DeviceMath>(part, parameter);
-    if (wide) {
-      static_cast<A*>(y)[at] = result.y;
-    } else {
-      static_cast<T*>(y)[at] = static_cast<T>(result.y);
-    }
-    if (stat0 != nullptr) stat0[at] = result.stat0;
-    if (stat1 != nullptr) stat1[at] = result.stat1;
-  }
-  template <class F>
-  __device__ __forceinline__ void write_partial(const ReducePlan<1>& plan, int64_t chunk, int64_t o,
-                                                const PartOf<F, A>& part) const {
-#pragma unroll
-    for (int k = 0; k < F::kFields; ++k) {
-      partial[(k * plan.chunks + chunk) * plan.outputs + o] = part.v[k];
-    }
-  }
-};
 
 // math:   y[o] = the reduction of the items of output o
 // grid:   1-D; plan.lanes threads per output, neighbouring outputs side by side, or a block per
@@ -78,7 +47,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   }
   if (of.lane != 0 || !of.is_inside) return;
   if (output.partial != nullptr) {
-    output.template write_partial<F>(plan, of.chunk, of.output, part);
+    output.template write_partial<F>(plan.chunks, plan.outputs, of.chunk, of.output, part);
   } else {
     output.template write<F>(at.at[1], part);
   }
@@ -154,7 +123,8 @@ __device__ __forceinline__ void write_columns(A (&slots)[F::kFields][kSlots],
     if (group != 0 || !to.is_inside) continue;
     const int64_t column = to.column + c % N;
     if (output.partial != nullptr) {
-      output.template write_partial<F>(plan, block.chunk, to.outer * plan.columns + column, part);
+      output.template write_partial<F>(plan.chunks, plan.outputs, block.chunk,
+                                       to.outer * plan.columns + column, part);
     } else {
       const StridedOffsets<2> in = place_of(plan.kept, to.outer);
       output.template write<F>(in.at[1] + column * plan.column[1], part);
@@ -195,41 +165,6 @@ __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
   start_next_kernel();
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   store_parts<F>(slots, thread * N, parts);
-  __syncthreads();
-  write_columns<F, N>(slots, plan, output, block);
-}
-
-// The same for chunks of eight rows per thread, one turn: parts go from the rows to shared memory,
-// a pair of columns at a time, and no empty part is merged before. A fourth block on a
-// multiprocessor is slower in bf16 (bench/log_reduce.md).
-template <class F, int N, class T>
-__global__ void __launch_bounds__(kReduceThreads, 3)
-    reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
-                        const ReduceOutput<T> output) {
-  using A = acc_t<T>;
-  constexpr int kRows = detail::kLeastRows, kPair = kPairOf<N>;
-  __shared__ alignas(16) A slots[F::kFields][kReduceThreads * N];
-  const ColumnBlock<N> block(plan);
-  const T* from = block.first(x, plan);
-  ItemWalk<kAnyAxes<N>, 0, 1> walk(plan, block.chunk * plan.chunk_size + threadIdx.y);
-  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-  wait_for_previous_kernel();
-  start_next_kernel();
-  if (block.of.is_inside) {
-    Pack<T, N> packs[kRows];
-    load_items(packs, from, walk);
-#pragma unroll
-    for (int j = 0; j < N; j += kPair) {
-      PartOf<F, A> parts[kPair];
-#pragma unroll
-      for (int h = 0; h < kPair; ++h) {
-        A values[kRows];
-        column_values(values, packs, j + h);
-        parts[h] = F::template of<DeviceMath>(values);
-      }
-      store_parts<F>(slots, thread * N + j, parts);
-    }
-  }
   __syncthreads();
   write_columns<F, N>(slots, plan, output, block);
 }
@@ -324,11 +259,10 @@ template <class F, int N, class T>
 void launch_reduce_forward(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
                            const ReduceOutput<T>& output, std::string_view op) {
   if (plan.mapping == ReduceMapping::columns) {
-    auto kernel = reduce_forward_columns<F, N, T>;
-    if constexpr (N > 1) {
-      if (plan.one_turn) kernel = reduce_forward_turn<F, N, T>;
+    if (!launch_reduce_turn<F, N>(cuda, x, plan, output, op)) {
+      launch_overlapping(cuda, column_shape(plan, op), reduce_forward_columns<F, N, T>, x, plan,
+                         output);
     }
-    launch_overlapping(cuda, column_shape(plan, op), kernel, x, plan, output);
   } else {
     const LaunchShape shape{.grid = dim3(row_blocks(plan, op)),
                             .threads = kReduceThreads,

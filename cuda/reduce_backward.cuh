@@ -4,13 +4,10 @@
 
 #include "core/ops/reduce.h"
 #include "cuda/reduce.cuh"
+#include "cuda/reduce_column_packs.h"
 #include "cuda/reduce_packs_plan.h"
 
 namespace gradus {
-
-// What gradients that are stored as T are computed with.
-template <class T>
-using GradientMath = std::conditional_t<sizeof(T) == 2, DeviceHalfMath, DeviceMath>;
 
 // dy and the statistics, contiguous and of one shape.
 template <class T>
@@ -25,22 +22,17 @@ struct ReduceStatistics {
 
   template <class F>
   __device__ __forceinline__ auto terms(int64_t at) const {
-    return F::template terms<GradientMath<T>>(
+    return F::template terms<StoredMath<T>>(
         static_cast<A>(dy[at]), exact != nullptr ? static_cast<A>(exact[at]) : stat0[at],
         stat1 != nullptr ? stat1[at] : A(0), divisor);
   }
 };
 
-// The terms of N columns.
+// The terms of N columns, with whole accesses to what is aligned for packs.
 template <class F, int N, class T, class Terms>
-__device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatistics<T>& of,
-                                           int64_t at, int64_t step) {
+__device__ __forceinline__ void load_packed_terms(Terms (&terms)[N], const ReduceStatistics<T>& of,
+                                                  int64_t at) {
   using A = acc_t<T>;
-  if (!of.packed) {
-#pragma unroll
-    for (int j = 0; j < N; ++j) terms[j] = of.template terms<F>(at + j * step);
-    return;
-  }
   A dy[N], stat0[N], stat1[N] = {};
   load_values<N>(dy, of.dy + at);
   if (of.exact != nullptr) {
@@ -51,8 +43,16 @@ __device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatis
   if (of.stat1 != nullptr) load_values<N>(stat1, of.stat1 + at);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    terms[j] = F::template terms<GradientMath<T>>(dy[j], stat0[j], stat1[j], of.divisor);
+    terms[j] = F::template terms<StoredMath<T>>(dy[j], stat0[j], stat1[j], of.divisor);
   }
+}
+
+template <class F, int N, class T, class Terms>
+__device__ __forceinline__ void load_terms(Terms (&terms)[N], const ReduceStatistics<T>& of,
+                                           int64_t at, int64_t step) {
+  if (of.packed) return load_packed_terms<F>(terms, of, at);
+#pragma unroll
+  for (int j = 0; j < N; ++j) terms[j] = of.template terms<F>(at + j * step);
 }
 
 // Loads the next U items of a set, those before `end`: `i` is the first, the others `step` apart.
@@ -79,7 +79,7 @@ __device__ __forceinline__ void write_before(T* dx, Walk& walk, const Pack<T, N>
     widen_pack(values, packs[u]);
 #pragma unroll
     for (int j = 0; j < N; ++j)
-      values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+      values[j] = F::template dx<StoredMath<T>>(values[j], terms[j % kTerms]);
     store_rounded(dx + at, values);
   }
 }
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   widen_pack(values, pack);
 #pragma unroll
   for (int j = 0; j < N; ++j)
-    values[j] = F::template dx<GradientMath<T>>(values[j], terms[j % kTerms]);
+    values[j] = F::template dx<StoredMath<T>>(values[j], terms[j % kTerms]);
   const Raw<T, N> result = round_raw<T>(values);
   __stcs(reinterpret_cast<uint4*>(dx + at.at[0]), result.word);  // L2 keeps what outputs share
 }
@@ -143,6 +143,46 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   }
 }
 
+// math:   dx = the gradient of each element of packs of columns, gradient_rows() in a thread
+// grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
+// passes: 1
+// bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
+// needs:  what ColumnPacks takes; dy and the statistics aligned to 16 bytes
+template <class F, int N, class T>
+__global__ void __launch_bounds__(kReduceThreads, 4)
+    reduce_backward_turn(T* dx, const T* __restrict__ x,
+                         const __grid_constant__ ColumnPacks<2> packs, const FastDivisor chunks,
+                         uint32_t count, const ReduceStatistics<T> statistics) {
+  using A = acc_t<T>;
+  constexpr int kRows = detail::gradient_rows(true);
+  const uint32_t tile = chunks.quotient(blockIdx.x), down = blockDim.y;
+  const uint32_t chunk = blockIdx.x - tile * chunks.divisor;
+  const uint32_t pack = tile * blockDim.x + threadIdx.x, i = chunk * down * kRows + threadIdx.y;
+  if (pack >= packs.count) return;
+  const T* from = x + packs.place<N>(1, pack, i);
+  T* to = dx + packs.place<N>(0, pack, i);
+  const int64_t from_step = down * packs.row[1], to_step = down * packs.row[0];
+  wait_for_previous_kernel();
+  start_next_kernel();
+  Pack<T, N> rows[kRows] = {};
+#pragma unroll
+  for (int u = 0; u < kRows; ++u, from += from_step) {
+    if (i + u * down < count) rows[u] = load_pack<N>(from);
+  }
+  typename F::template Terms<A> terms[N];
+  load_packed_terms<F>(terms, statistics, int64_t{pack} * N);
+#pragma unroll
+  for (int u = 0; u < kRows; ++u, to += to_step) {
+    A values[N];
+    widen_pack(values, rows[u]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[j] = F::template dx<StoredMath<T>>(values[j], terms[j]);
+    const Raw<T, N> result = round_raw<T>(values);
+    if (i + u * down < count) result.store(to);
+  }
+}
+
+// The same for any columns.
 // grid:   1-D, the chunks of rows of a tile side by side, so that what they share is in L2
 // passes: 1; a thread has gradient_rows() rows at most
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
@@ -171,6 +211,14 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
 template <class F, int N, class T>
 void launch_reduce_backward_columns(Cuda& cuda, T* dx, const T* x, const ReducePlan<2>& plan,
                                     const ReduceStatistics<T>& statistics) {
+  if constexpr (N > 1) {
+    if (statistics.packed && ColumnPacks<2>::take(plan)) {
+      launch_overlapping(cuda, column_shape(plan, F::name), reduce_backward_turn<F, N, T>, dx, x,
+                         ColumnPacks<2>(plan), FastDivisor(static_cast<uint32_t>(plan.chunks)),
+                         static_cast<uint32_t>(plan.reduced.count), statistics);
+      return;
+    }
+  }
   launch_overlapping(cuda, column_shape(plan, F::name), reduce_backward_columns<F, N, T>, dx, x,
                      plan, statistics);
 }

@@ -12,11 +12,62 @@ namespace gradus {
 template <class F, class A>
 using PartOf = Partial<A, F::kFields>;
 
+// What values that are stored as T are described with.
+template <class T>
+using StoredMath = std::conditional_t<sizeof(T) == 2, DeviceHalfMath, DeviceMath>;
+
 template <class F>
 struct MergeParts {
   template <class Part>
   __device__ __forceinline__ Part operator()(const Part& a, const Part& b) const {
     return F::template merge<DeviceMath>(a, b);
+  }
+};
+
+// U parts of as many elements each: at once, or pairwise.
+template <class F, class A, int U>
+__device__ __forceinline__ PartOf<F, A> join_parts(const PartOf<F, A> (&parts)[U]) {
+  if constexpr (U == 1) {
+    return parts[0];
+  } else if constexpr (requires { F::template join<DeviceMath>(parts); }) {
+    return F::template join<DeviceMath>(parts);
+  } else {
+    PartOf<F, A> pairs[U / 2];
+#pragma unroll
+    for (int i = 0; i < U / 2; ++i) {
+      pairs[i] = F::template merge<DeviceMath>(parts[i], parts[i + U / 2]);
+    }
+    return join_parts<F, A>(pairs);
+  }
+}
+
+// Where finished sets go, or the parts of their chunks.
+template <class T>
+struct ReduceOutput {
+  using A = acc_t<T>;
+  void* y = nullptr;
+  bool wide = false;   // y is in acc_t
+  A* stat0 = nullptr;  // may stay so
+  A* stat1 = nullptr;
+  double parameter = 0;
+  A* partial = nullptr;  // [fields, chunks, outputs]; null for a single chunk
+
+  template <class F>
+  __device__ __forceinline__ void write(int64_t at, const PartOf<F, A>& part) const {
+    const Reduced<A> result = F::template finish<DeviceMath>(part, parameter);
+    if (wide) {
+      static_cast<A*>(y)[at] = result.y;
+    } else {
+      static_cast<T*>(y)[at] = static_cast<T>(result.y);
+    }
+    if (stat0 != nullptr) stat0[at] = result.stat0;
+    if (stat1 != nullptr) stat1[at] = result.stat1;
+  }
+  template <class F>
+  __device__ __forceinline__ void write_partial(int64_t chunks, int64_t outputs, int64_t chunk,
+                                                int64_t o, const PartOf<F, A>& part) const {
+#pragma unroll
+    for (int k = 0; k < F::kFields; ++k) partial[(k * chunks + chunk) * outputs + o] = part.v[k];
   }
 };
 
@@ -65,7 +116,7 @@ __device__ __forceinline__ void take_row(PartOf<F, acc_t<T>>& part, const T* x, 
 #pragma unroll
       for (int k = 0; k < N; ++k) values[j + k] = wide[k];
     }
-    part = F::template merge<DeviceMath>(part, F::template of<DeviceMath>(values));
+    part = F::template merge<DeviceMath>(part, F::template of<StoredMath<T>>(values));
   }
 }
 
@@ -106,7 +157,7 @@ __device__ __forceinline__ void take_rows(PartOf<F, acc_t<T>> (&parts)[N], const
   for (int j = 0; j < N; ++j) {
     A values[U];
     column_values(values, packs, j);
-    parts[j] = F::template merge<DeviceMath>(parts[j], F::template of<DeviceMath>(values));
+    parts[j] = F::template merge<DeviceMath>(parts[j], F::template of<StoredMath<T>>(values));
   }
 }
 
@@ -145,13 +196,13 @@ struct ColumnUnit {
   }
 };
 
-// Stores the parts of neighbouring columns, the first of them in slot i.
-template <class F, class A, int kSlots, int kColumns>
+// Stores the parts of neighbouring columns, the first of them in slot i, from a field on.
+template <class F, int kFirst = 0, class A, int kSlots, int kColumns>
 __device__ __forceinline__ void store_parts(A (&slots)[F::kFields][kSlots], int i,
                                             const PartOf<F, A> (&parts)[kColumns]) {
   constexpr int kWide = kColumns < kFullPack<A> ? kColumns : kFullPack<A>;
 #pragma unroll
-  for (int k = 0; k < F::kFields; ++k) {
+  for (int k = kFirst; k < F::kFields; ++k) {
 #pragma unroll
     for (int j = 0; j < kColumns; j += kWide) {
       Pack<A, kWide> pack;

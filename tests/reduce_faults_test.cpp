@@ -328,6 +328,37 @@ TEST_P(ReduceFaults, SetsOfOneTurn) {
   }
 }
 
+// Their terms are the largest one's 1 and others near or far: over columns and along rows.
+TEST_P(ReduceFaults, LogSumExpOfLargeValues) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    SCOPED_TRACE(to_string(dtype));
+    Values sizes{1, 300, 4000, 60000};
+    if (dtype != DType::f16) sizes.insert(sizes.end(), {70000, 1e6, 1e15, 3e38});
+    const size_t rows = 64, columns = 2 * sizes.size();
+    Values x(rows * columns);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < columns; ++c) {
+        const double size = sizes[c / 2] * (c % 2 == 0 ? 1 : -1);
+        x[r * columns + c] = r % 3 == 0 ? size : size - std::abs(size) / 128;
+      }
+    }
+    const Tensor given =
+        make(x, {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, dtype);
+    const Values stored = given.to_vector<double>(),
+                 down = logsumexp(given, {0}).to_vector<double>(),
+                 along = logsumexp(given.transpose(0, 1).contiguous(), {1}).to_vector<double>();
+    for (size_t c = 0; c < columns; ++c) {
+      double most = -kInf, exps = 0;
+      for (size_t r = 0; r < rows; ++r) most = std::max(most, stored[r * columns + c]);
+      for (size_t r = 0; r < rows; ++r) exps += std::exp(stored[r * columns + c] - most);
+      const double want = most + std::log(exps);
+      const double allowed = std::abs(want) * (dtype == DType::f32 ? 1e-6 : 1.0 / 256);
+      EXPECT_NEAR(down[c], want, allowed) << c;
+      EXPECT_NEAR(along[c], want, allowed) << c;
+    }
+  }
+}
+
 // Sets of few outputs in chunks: eight or four of each for a cluster, five with a short one, two,
 // and so many that another kernel merges them.
 TEST_P(ReduceFaults, SetsInChunks) {

@@ -19,6 +19,9 @@ using Gradient = std::function<ref::Array(const ref::Array&, const ref::Array& d
 struct HostMath {
   static double exp(double x) { return std::exp(x); }
   static double exp_term(double x) { return std::exp(x); }
+  static auto exp_terms(double s) {
+    return [s](double x) { return std::exp(x - s); };
+  }
   static double ratio(double a, double b) { return a / b; }
   static double share(double part, double whole) { return part / whole; }
   static double log(double x) { return std::log(x); }

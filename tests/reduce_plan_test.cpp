@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "cuda/reduce_column_packs.h"
 #include "cuda/reduce_packs_plan.h"
 
 namespace gradus {
@@ -220,6 +221,41 @@ TEST(ReducePlans, ShortSetsShareAWarp) {
   // Fewer of them have more threads each.
   EXPECT_EQ(plan_reduce(view({1024, 128}), view({1024, 1})).lanes, 32);
   EXPECT_EQ(plan_reduce(view({32768, 4096}), view({32768, 1})).lanes, 32);
+}
+
+// Packs of columns lie where the plan says, and nothing else is taken for them.
+TEST(ReducePlans, PacksOfColumns) {
+  const auto expect_places = [](const AnyView& x, const AnyView& y) {
+    const ReducePlan<1> plan = plan_reduce(x, y);
+    ASSERT_TRUE(ColumnPacks<1>::take(plan));
+    const ColumnPacks<1> packs(plan);
+    ASSERT_EQ(int64_t{packs.count} * 4, plan.outputs);
+    for (uint32_t pack = 0; pack < packs.count; ++pack) {
+      const int64_t outer = pack * 4 / plan.columns, column = pack * 4 % plan.columns;
+      for (const uint32_t row : {0u, 1u, static_cast<uint32_t>(plan.reduced.count - 1)}) {
+        ASSERT_EQ(packs.place<4>(0, pack, row),
+                  plan.kept.offsets(outer).at[0] + column + plan.reduced.offsets(row).at[0]);
+      }
+    }
+  };
+  const AnyView y = view({5, 1, 8, 7});
+  expect_places(view({5, 64, 8, 7}), y);
+  AnyView slice = view({5, 64, 8, 7});  // of 100 channels, from rows of 12 * 7
+  slice.strides[0] = 100 * 84;
+  slice.strides[1] = 84;
+  expect_places(slice, y);
+  expect_places(view({64, 40}), view({1, 40}));
+
+  slice.strides[2] = 8;  // columns 7 apart are not one axis
+  EXPECT_FALSE(ColumnPacks<1>::take(plan_reduce(slice, y)));
+  EXPECT_FALSE(ColumnPacks<1>::take(plan_reduce(view({5, 64, 3, 8}), view({1, 64, 1, 8}))));
+  AnyView two_kept = view({5, 6, 64, 40});
+  two_kept.strides[0] *= 2;
+  EXPECT_FALSE(ColumnPacks<1>::take(plan_reduce(two_kept, view({5, 6, 1, 40}))));
+  EXPECT_FALSE(ColumnPacks<1>::take(plan_reduce(view({5, 64, 7, 9}), view({5, 1, 7, 9}))));
+  AnyView gaps = view({5, 1, 56});  // of outputs
+  gaps.strides[0] = 60;
+  EXPECT_FALSE(ColumnPacks<1>::take(plan_reduce(view({5, 64, 56}), gaps)));
 }
 
 TEST(ReducePlans, ColumnsHaveEnoughThreads) {

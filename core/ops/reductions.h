@@ -22,11 +22,13 @@ namespace gradus {
 //   identity      describes no elements
 //   of            describes U elements
 //   merge         describes two parts together
+//   join          describes U parts of as many elements each (if not given, merge serves)
 //   finish        y and the statistics; the parameter is the divisor of var and std
 //   Terms, terms  what the gradients of one set share, from dy and the statistics
 //   dx            the gradient of an element
-// Math has exp, exp_term (an addend of a sum; may be less exact), log, sqrt, larger and smaller
-// (NaN if either is), ratio(a, b) and share(part, whole) of two counts (may be less exact).
+// Math has exp, exp_term (an addend of a sum; may be less exact), exp_terms (of s: the function
+// that takes x to exp_term(x - s)), log, sqrt, larger and smaller (NaN if either is), ratio(a, b)
+// and share(part, whole) of two counts (may be less exact).
 namespace reductions {
 
 template <class V>
@@ -215,10 +217,10 @@ struct LogSumExp {
     V max = x[0];
     GRADUS_UNROLL
     for (int i = 1; i < U; ++i) max = Math::larger(max, x[i]);
-    const V s = shift(max);
+    const auto exp_of = Math::exp_terms(shift(max));
     V terms[U];
     GRADUS_UNROLL
-    for (int i = 0; i < U; ++i) terms[i] = Math::exp_term(x[i] - s);
+    for (int i = 0; i < U; ++i) terms[i] = exp_of(x[i]);
     return {max, fold_sum(terms)};
   }
   // One exponential: the larger maximum's sum keeps its scale. Equal infinities count as equal.
@@ -230,6 +232,17 @@ struct LogSumExp {
     const V left = x > y ? a.v[kSum] : a.v[kSum] * factor;
     const V right = x > y ? b.v[kSum] * factor : b.v[kSum];
     return {Math::larger(x, y), left + right};
+  }
+  template <class Math, class V, int U>
+  GRADUS_HD static Partial<V, 2> join(const Partial<V, 2> (&parts)[U]) {
+    V max = parts[0].v[kMax];
+    GRADUS_UNROLL
+    for (int i = 1; i < U; ++i) max = Math::larger(max, parts[i].v[kMax]);
+    const V s = shift(max);
+    V sums[U];
+    GRADUS_UNROLL
+    for (int i = 0; i < U; ++i) sums[i] = parts[i].v[kSum] * Math::exp_term(parts[i].v[kMax] - s);
+    return {max, fold_sum(sums)};
   }
   template <class Math, class A>
   GRADUS_HD static Reduced<A> finish(const Partial<A, 2>& part, double) {
@@ -279,6 +292,20 @@ struct Moments {
     const V delta = b.v[kMean] - a.v[kMean];
     return {count, a.v[kMean] + delta * share,
             a.v[kM2] + b.v[kM2] + delta * (delta * (a.v[kCount] * share))};
+  }
+  // Of equal counts: the mean of the means, and their deviations from it in two passes.
+  template <class Math, class V, int U>
+  GRADUS_HD static Partial<V, 3> join(const Partial<V, 3> (&parts)[U]) {
+    V means[U], m2s[U], squares[U];
+    GRADUS_UNROLL
+    for (int i = 0; i < U; ++i) {
+      means[i] = parts[i].v[kMean];
+      m2s[i] = parts[i].v[kM2];
+    }
+    const V count = parts[0].v[kCount], mean = fold_sum(means) * constant<V>(1.0 / U);
+    GRADUS_UNROLL
+    for (int i = 0; i < U; ++i) squares[i] = (means[i] - mean) * (means[i] - mean);
+    return {count * constant<V>(U), mean, fold_sum(m2s) + count * fold_sum(squares)};
   }
 };
 

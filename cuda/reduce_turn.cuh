@@ -1,0 +1,132 @@
+// Reductions over one axis across x whose threads have all their rows at once.
+#pragma once
+
+#include "cuda/launch_kernel.cuh"
+#include "cuda/reduce_column_packs.h"
+#include "cuda/reduce_items.cuh"
+
+namespace gradus {
+
+// The parts of a block's columns, a row for each of the threads above each other. Threads of
+// neighbouring lanes that read different rows of one column find them in different banks.
+template <class F, int N, class A>
+struct TurnSlots {
+  static constexpr int kFirst = [] {  // fields before it follow from the number of elements
+    if constexpr (requires { F::kOfCount; }) return F::kOfCount;
+    return 0;
+  }();
+  static constexpr int kLeastPad = kFullPack<A>;
+  A of[F::kFields][kReduceThreads * N + kWarp * kLeastPad];
+};
+
+// Merges the parts that a block left in `slots` and writes what they give. A thread joins N rows of
+// a column, threads side by side have its other rows; where there are but few rows, a thread has
+// several columns.
+template <class F, int N, class T, class A>
+__device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint32_t outputs,
+                                           const ReduceOutput<T>& output, int down, int pad) {
+  constexpr int kFirst = TurnSlots<F, N, A>::kFirst;
+  const int width = static_cast<int>(blockDim.x) * N, groups = max(down / N, 1);
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int group = thread & (groups - 1), shift = __ffs(groups) - 1;
+  for (int c = thread >> shift; c < width; c += kReduceThreads >> shift) {
+    const auto load = [&](int row) {
+      PartOf<F, A> part;
+#pragma unroll
+      for (int k = 0; k < F::kFields; ++k) {
+        part.v[k] = k < kFirst ? A(detail::kLeastRows)
+                               : slots.of[k][(group * N + row) * width + group * pad + c];
+      }
+      return part;
+    };
+    PartOf<F, A> part;
+    if (down >= N) {
+      PartOf<F, A> rows[N];
+#pragma unroll
+      for (int row = 0; row < N; ++row) rows[row] = load(row);
+      part = join_parts<F, A>(rows);
+    } else {
+      part = load(0);
+      for (int row = 1; row < down; ++row) part = F::template merge<DeviceMath>(part, load(row));
+    }
+    for (int mask = 1; mask < groups; mask *= 2) {
+      const PartOf<F, A> other = detail::shuffle_xor(part, mask);
+      const bool is_upper = (group & mask) != 0;
+      const PartOf<F, A> both[2] = {is_upper ? other : part, is_upper ? part : other};
+      part = join_parts<F, A>(both);
+    }
+    const uint32_t o = blockIdx.x * static_cast<uint32_t>(width) + static_cast<uint32_t>(c);
+    if (group != 0 || o >= outputs) continue;
+    if (output.partial != nullptr) {
+      output.template write_partial<F>(gridDim.y, outputs, blockIdx.y, o, part);
+    } else {
+      output.template write<F>(o, part);
+    }
+  }
+}
+
+// math:   y[o] = the reduction of eight rows for each of the threads above each other
+// grid:   packs of columns, chunks of rows
+// passes: 1
+// bytes:  fewest = actual, beside one part per chunk
+// smem:   a part per column and thread
+// needs:  what ColumnPacks takes, chunks of eight rows per thread; blockDim.x and blockDim.y powers
+//         of two; no stack (bench/log_reduce.md)
+// order:  eight rows of a thread as F::of has them, N threads above each other by F::join, then
+//         pairwise
+template <class F, int N, class T>
+__global__ void __launch_bounds__(kReduceThreads, 3)
+    reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ColumnPacks<1> packs,
+                        const ReduceOutput<T> output) {
+  using A = acc_t<T>;
+  constexpr int kRows = detail::kLeastRows, kColumns = kFullPack<A>;
+  __shared__ alignas(16) TurnSlots<F, N, A> slots;
+  const uint32_t pack = blockIdx.x * blockDim.x + threadIdx.x;
+  const int down = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y);
+  const int pad = down > N ? max(kWarp * N / down, TurnSlots<F, N, A>::kLeastPad) : 0;
+  const T* from = x + packs.place<N>(0, pack, blockIdx.y * blockDim.y * kRows + threadIdx.y);
+  const int64_t step = blockDim.y * packs.row[0];
+  wait_for_previous_kernel();
+  start_next_kernel();
+  if (pack < packs.count) {
+    Pack<T, N> rows[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u, from += step) rows[u] = load_pack_once<N>(from);
+    const int slot = (row * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * N;
+#pragma unroll
+    for (int j = 0; j < N; j += kColumns) {
+      PartOf<F, A> parts[kColumns];
+#pragma unroll
+      for (int h = 0; h < kColumns; ++h) {
+        A values[kRows];
+        column_values(values, rows, j + h);
+        parts[h] = F::template of<StoredMath<T>>(values);
+      }
+      store_parts<F, TurnSlots<F, N, A>::kFirst>(slots.of, slot + row / N * pad + j, parts);
+    }
+  }
+  __syncthreads();
+  write_turn<F, N>(slots, packs.count * N, output, down, pad);
+}
+
+// Launches the kernel if it takes this plan, or returns false.
+template <class F, int N, class T>
+bool launch_reduce_turn(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
+                        const ReduceOutput<T>& output, std::string_view op) {
+  if constexpr (N > 1) {
+    if (!plan.one_turn || !ColumnPacks<1>::take(plan) || plan.chunks > kMaxGridY) return false;
+    if (plan.block_x * N * kWarp < kReduceThreads) return false;  // more than a warp for a column
+    const ColumnPacks<1> packs(plan);
+    const unsigned across = exact_blocks(ceil_div(packs.count, plan.block_x), op);
+    launch_overlapping(cuda,
+                       {.grid = dim3(across, static_cast<unsigned>(plan.chunks)),
+                        .threads = plan.block_x,
+                        .rows = kReduceThreads / plan.block_x},
+                       reduce_forward_turn<F, N, T>, x, packs, output);
+    return true;
+  } else {
+    return false;
+  }
+}
+
+}  // namespace gradus
