@@ -34,6 +34,7 @@ struct LayerTiming {
 
 // Medians over `repeats` blocks of at least `block_seconds`; with 0 repeats each direction runs
 // just once.
-LayerTiming time_layer(TimedLayer layer, Device device, int repeats, double block_seconds = kBlockSeconds);
+LayerTiming time_layer(TimedLayer layer, Device device, int repeats,
+                       double block_seconds = kBlockSeconds);
 
 }  // namespace gradus
