@@ -173,9 +173,12 @@ inline void sum_bias(Cuda& cuda, const AnyView& dbias, const void* sums, int64_t
   sum_slices(cuda, dbias.dtype, {sums, dbias.data, slices, dbias.numel()});
 }
 
+// Depthwise on Hopper, as planned; rows > 0.
+struct ConvDepthwiseRowsPlan;
+void gather_depthwise_rows(Cuda&, const GatherCall&, const ConvDepthwiseRowsPlan&);
+
 // The paths, each for what plan_conv_path() gives it; no output is empty.
 void gather_depthwise(Cuda&, const GatherCall&);
-void gather_depthwise_rows(Cuda&, const GatherCall&);
 void gather_first(Cuda&, const GatherCall&);
 void gather_first_input(Cuda&, const GatherCall&);
 void gather_direct(Cuda&, const GatherCall&);

@@ -67,7 +67,9 @@ void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
 void gather_depthwise(Cuda& cuda, const GatherCall& call) {
   ConvProblem problem = call.problem();
   problem.wgmma = has_warpgroup_products(cuda);
-  if (plan_conv_depthwise_rows(problem).rows > 0) return gather_depthwise_rows(cuda, call);
+  const ConvDepthwiseRowsPlan rows = plan_conv_depthwise_rows(problem);
+  const bool loads_filters = call.dtype != DType::f32 || is_aligned(call.w.data);
+  if (rows.rows > 0 && loads_filters) return gather_depthwise_rows(cuda, call, rows);
   const ConvDepthwisePlan plan = plan_conv_depthwise(problem);
   Depthwise p{depthwise_shape(call.in, call.out, plan),
               call.in.data,

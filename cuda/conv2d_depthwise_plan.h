@@ -60,7 +60,7 @@ inline ConvDepthwiseRowsPlan plan_conv_depthwise_rows(const ConvProblem& problem
   const int64_t height = backward ? problem.h : problem.p, width = backward ? problem.w : problem.q;
   const int64_t bytes = problem.groups * size_of(problem.dtype);
   ConvDepthwiseRowsPlan plan;
-  if (!problem.wgmma || problem.window.stride != Pair(1)) return plan;
+  if (!problem.wgmma || problem.window.stride != Pair(1) || problem.h * problem.w == 0) return plan;
   // The fewest pixels to copy.
   if (ceil_div(width, 16) * 18 < ceil_div(width, 32) * 34) plan.columns = 16;
   plan.column_tiles = ceil_div(width, plan.columns);

@@ -27,10 +27,7 @@ void launch(Cuda& cuda, const DepthwiseWalk& p, unsigned blocks) {
 
 }  // namespace
 
-void gather_depthwise_rows(Cuda& cuda, const GatherCall& call) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = true;
-  const ConvDepthwiseRowsPlan plan = plan_conv_depthwise_rows(problem);
+void gather_depthwise_rows(Cuda& cuda, const GatherCall& call, const ConvDepthwiseRowsPlan& plan) {
   const auto map = [&](const Image& image, int columns) {
     return image_map({call.dtype}, image.data, image.n, image.h, image.w, image.channels, 1,
                      columns, 128);

@@ -180,7 +180,7 @@ struct DepthwiseFloats {
 // passes  one; a thread has 4 channels of a column
 // bytes   in once, two rows of it again for each tile of rows, out once
 // smem    the ring
-// needs   channels a multiple of 4
+// needs   channels a multiple of 4, the filters aligned to 16 bytes
 // order   each output is summed by one thread, in the order (r, s)
 template <int Columns>
 __global__ void __launch_bounds__(Columns * 8, 96 / Columns)

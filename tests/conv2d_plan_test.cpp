@@ -370,6 +370,7 @@ TEST(ConvPlan, DepthwiseRowsCoverTheOutputs) {
     return plan_conv_depthwise_rows(
         on_hopper(problem_of(Kind::forward, dtype, n, 1, 1, map, window, channels)));
   };
+  EXPECT_EQ(plan(DType::bf16, 1, {0, 12}, 64, {.padding = 2}).rows, 0);  // nothing to copy
   EXPECT_EQ(plan(DType::bf16, 256, 32, 128, kSame).blocks(), 8);
   EXPECT_EQ(plan(DType::f32, 256, 32, 128, kSame).blocks(), 16);
   EXPECT_EQ(plan(DType::bf16, 256, 28, 128, kSame).rows, 7);

@@ -37,12 +37,13 @@ class Conv2dWgmmaCuda : public testing::Test {
   }
 };
 
-void expect_exact(const ConvShapes& problem, MemoryFormat format, int64_t offset = 0) {
+void expect_exact(const ConvShapes& problem, MemoryFormat format, int64_t offset = 0,
+                  int64_t w_offset = 0) {
   const std::vector<Tensor> wanted = conv_results(problem, DType::f64, format);
   for (const ConvMode& mode : kConvModes) {
     SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
     const MatmulPrecisionGuard precision(mode.precision);
-    expect_exactly(conv_results(problem, mode.dtype, format, offset), wanted);
+    expect_exactly(conv_results(problem, mode.dtype, format, offset, w_offset), wanted);
   }
 }
 
@@ -60,10 +61,13 @@ TEST_F(Conv2dWgmmaCuda, UnalignedViewsAgreeExactlyWithF64) {
                                  {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
                                  {{4, 128, 17, 19}, {128, 128, 3, 3}, {.stride = 2, .padding = 1}},
                                  {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
+                                 {{2, 64, 9, 32}, {64, 1, 3, 3}, {.padding = 1, .groups = 64}},
                                  {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}}};
   for (const ConvShapes& problem : problems) {
-    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       expect_exact(problem, format, 1);
+      expect_exact(problem, format, 0, 1);
+    }
   }
 }
 

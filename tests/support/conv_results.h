@@ -24,16 +24,17 @@ inline Tensor moved(const Tensor& dense, int64_t offset) {
   return view.copy_(dense);
 }
 
-// y, dx, dw, dbias in `dtype`, of x and dy that begin `offset` elements into their buffers.
+// y, dx, dw, dbias in `dtype`, of x and dy that begin `offset` elements into their buffers, and w
+// that begins `w_offset` into its own.
 inline std::vector<Tensor> conv_results(const ConvShapes& shapes, DType dtype, MemoryFormat format,
-                                        int64_t offset = 0) {
+                                        int64_t offset = 0, int64_t w_offset = 0) {
   const auto tensor = [&](const Shape& shape, uint32_t seed, DType type, MemoryFormat layout) {
     return Tensor::from_vector(draw_eighths(shape.numel(), seed), shape,
                                {.dtype = type, .device = kCuda, .format = layout});
   };
   const auto flat = MemoryFormat::contiguous;
   const Tensor x = moved(tensor(shapes.x, 1, dtype, format), offset).set_requires_grad(true);
-  const Tensor w = tensor(shapes.w, 2, dtype, flat).set_requires_grad(true);
+  const Tensor w = moved(tensor(shapes.w, 2, dtype, flat), w_offset).set_requires_grad(true);
   const Tensor bias = tensor({shapes.w[0]}, 3, acc_dtype(dtype), flat).set_requires_grad(true);
   const Tensor y = conv2d(x, w, bias, shapes.options);
   y.backward(moved(tensor(y.shape(), 4, dtype, format), offset));
