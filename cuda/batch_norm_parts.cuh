@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "core/ops/partial.h"
 #include "cuda/device/norm.cuh"
 #include "cuda/device/raw.cuh"
 #include "cuda/device/reduce.cuh"
@@ -90,9 +91,10 @@ struct MomentsOf {
     return held[i];
   }
 
-  // Of one channel, by sums about the mean of the thread's first pack: the square of what that is
-  // off by is at most the mean square of the pack, so of n packs the difference of the sums is no
-  // worse than 1 + n times rounded, and hardly at all where packs are alike.
+  // Of one channel, by sums about the mean of the thread's first packs: the square of what that is
+  // off by is at most the mean square of those packs, so of n times as many the difference of the
+  // sums is no worse than 1 + n times rounded, and hardly at all where packs are alike. Sums of few
+  // packs are added up, whose roundings are fewer than those of one long sum.
   struct Row {
     static constexpr int kLong = 128;  // elements
     A origin, centre = A(0), sum = A(0), square = A(0);
@@ -101,18 +103,30 @@ struct MomentsOf {
     __device__ __forceinline__ Row(const MomentsOf& of, int64_t c) : origin(of.pivot(c)) {}
     template <int N, int U>
     __device__ __forceinline__ void take(const Raw<T, N> (&in)[U]) {
-      if (count == 0) {
-        centre = A(0);
-#pragma unroll
-        for (int j = 0; j < N; ++j) centre += in[0][j] * (A(1) / A(N));
-      }
+      if (count == 0) centre = mean_of(in);
       count += U * N;
+      A s = A(0), q = A(0);
 #pragma unroll
       for (int i = 0; i < U * N; ++i) {
         const A d = in[i / N][i % N] - centre;
-        sum += d;
-        square += d * d;
+        s += d;
+        q += d * d;
       }
+      sum += s;
+      square += q;
+    }
+    // Pairwise, so that of equal values it is the value.
+    template <int N, int U>
+    static __device__ __forceinline__ A mean_of(const Raw<T, N> (&in)[U]) {
+      A packs[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        A values[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[j] = in[u][j] * (A(1) / A(U * N));
+        packs[u] = fold_sum(values);
+      }
+      return fold_sum(packs);
     }
     // Sums that have become long end.
     __device__ __forceinline__ void settle() {

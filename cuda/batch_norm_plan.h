@@ -32,7 +32,7 @@ struct BatchNormRows {
   // What a step over a block's threads' packs adds: packs beyond rows in full, elements of both,
   // and elements on top where that crosses into another row.
   int64_t step_packs = 0, step = 0, wrap = 0;
-  FastDivisor by_c{}, by_row_packs{};  // the latter where a channel has less than 2^31 packs
+  FastDivisor by_c{}, by_row_packs{};  // the latter where a channel has less than 2^30 packs
 
   void set_step(int threads, int width) {
     step_packs = threads % row_packs;

@@ -28,8 +28,8 @@
 //
 // Saved for backward: x, mean, rstd (not xhat: recomputing it costs no bytes, storing it m·c
 // elements). Variance is summed about the mean, in one pass by merging (count, mean, M2) of chunks
-// with Chan's formula, or in two passes; never as E[x²] - E[x]². Chunks depend on the shape of x
-// only (on CUDA also on its alignment and on whether the device has clusters).
+// with Chan's formula, or in two passes; never as E[x²] - E[x]² (docs/numerics.md). Chunks depend
+// on the shape of x only (on CUDA also on its alignment and on whether the device has clusters).
 #pragma once
 
 #include "core/backend.h"

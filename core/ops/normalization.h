@@ -26,7 +26,8 @@
 // stays inside m1 and m2: it may be pulled out only where it is one number for the whole set.
 //
 // The sums of a set run over m; dgamma and dbeta are sums over samples as well, which m is not.
-// Statistics are taken in two passes or by merging (count, mean, M2), never as E[x²] - E[x]².
+// Statistics are taken in two passes or by merging (count, mean, M2), never as E[x²] - E[x]²
+// (docs/numerics.md).
 #pragma once
 
 #include "core/host_device.h"
