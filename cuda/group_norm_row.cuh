@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(GroupNormSlab::kBlockRowThreads, 8)
   }
   sum_row(mean);
   const A m = static_cast<A>(f.plan.m);
-  mean[0] *= A(1) / m;
+  mean[0] = divide(mean[0], m, A(1) / m);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (thread + k * kThreads >= packs) break;

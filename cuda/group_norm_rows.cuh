@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 9 : 12)
   const Moments<A> own = lanes_moments<T, N>(each, kWarp);  // 2 moments
   if (r.lane == 0) of_row[r.row] = own;
   __syncthreads();
-  // The rows are equally long.
-  A sum = A(0), m2 = A(0);
-  for (int row = 0; row < r.rows; ++row) sum += of_row[row].mean;
-  const A mean = sum / static_cast<A>(r.rows);
+  // The rows are equally long. About the first one's mean, so that of equal means it is theirs.
+  A shift = A(0), m2 = A(0);
+  for (int row = 1; row < r.rows; ++row) shift += of_row[row].mean - of_row[0].mean;
+  const A mean = of_row[0].mean + shift / static_cast<A>(r.rows);
   for (int row = 0; row < r.rows; ++row) {
     const A d = of_row[row].mean - mean;
     m2 += of_row[row].m2 + own.count * d * d;

@@ -140,7 +140,7 @@ __device__ __forceinline__ Moments<acc_t<T>> lanes_moments(Each&& each, int widt
   const A count = lanes_sum(static_cast<A>(packs * N), width);
   total = lanes_sum(total, width);
   const A share = count > A(0) ? A(1) / count : A(0);  // lanes without packs take part too
-  const A centre = total * share;
+  const A centre = kCorrects || count == A(0) ? total * share : divide(total, count, share);
   A residual = A(0), square = A(0);
   each([&](const Raw<T, N>& in) {
 #pragma unroll

@@ -46,13 +46,6 @@ __device__ __forceinline__ void load_parameters(const RowNormForward<T>& f, int6
     load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + i : nullptr, A(0), 0, 1, 1);
 }
 
-// sum / m to the last place, by way of 1 / m; not for infinite sums.
-template <class A>
-__device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
-  const A quotient = sum * reciprocal;
-  return fma(fma(-quotient, m, sum), reciprocal, quotient);
-}
-
 // rstd of neighbouring rows, which lane 0 saves with their means; x becomes x - mean. A thread
 // holds packs lane, lane + lanes, ..., K at most, of each row: zeros from pack `packs` on, and all
 // of a row where there are only `rows`.

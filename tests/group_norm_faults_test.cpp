@@ -41,6 +41,19 @@ TEST_P(GroupNormFaults, D001_ConstantGroupsStayFinite) {
   }
 }
 
+// Of equal values the mean is the value, whatever the sum over 3 rows or 1936 elements is.
+TEST_P(GroupNormFaults, D001_ConstantGroupsGiveBeta) {
+  for (const double c : {1000.0, 8191.0, 10922.7, 60000.0}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(c, " ", dtype));
+      const Tensor rows = affine(ones({2, 96, 8, 8}, dtype), c);
+      for (const double y : group_norm(rows, 32).to_vector<double>()) ASSERT_EQ(y, 0);
+      const Tensor planes = affine(ones({2, 3, 44, 44}, dtype), c);
+      for (const double y : instance_norm(planes).to_vector<double>()) ASSERT_EQ(y, 0);
+    }
+  }
+}
+
 TEST_P(GroupNormFaults, D002_LargeMeanDoesNotCancel) {
   for (const bool channels_last : {false, true}) {
     const auto format = channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;

@@ -17,6 +17,13 @@ __device__ __forceinline__ void wait_copies_but(int pending) {
   if (pending == 0) wait_copies<0>();
 }
 
+// sum / m to the last place, by way of 1 / m; not for infinite sums.
+template <class A>
+__device__ __forceinline__ A divide(A sum, A m, A reciprocal) {
+  const A quotient = sum * reciprocal;
+  return fma(fma(-quotient, m, sum), reciprocal, quotient);
+}
+
 // from[i·stride] for i = first, first + step, ... below `end`, combined in turn with `zero`. Loads
 // go out in batches, the last of which is no slower than the others.
 template <class T, class Op>
