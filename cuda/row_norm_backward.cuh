@@ -79,8 +79,7 @@ __device__ __forceinline__ void load_terms(A* xhat, A* dy, const Stages& stages,
 }
 
 // math   d = dy·gamma, m1 = Σ d / m, m2 = Σ d·xhat / m, dx = rstd·(d - m1 - xhat·m2);
-//        dgamma += dy·xhat, dbeta += dy over the run's rows. rstd is a factor of dy and of the
-//        sums, which takes two operations per element less than xhat does.
+//        dgamma += dy·xhat, dbeta += dy over the run's rows
 // grid   runs of rows, as many as a function of the shape says, `slots` at a time; a thread owns
 //        the columns of its packs
 // passes 1: x and dy from DRAM through shared memory into registers
@@ -129,21 +128,18 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     const int valid = turn < own_turns ? packs : 0;
     const A mean = next_mean, rstd = next_rstd;
     stages.wait(kStages - 1);
-    A x[K * N], d[K * N], sums[2] = {A(0), A(0)};  // x - mean and dy·rstd·gamma
+    A xhat[K * N], d[K * N], sums[2] = {A(0), A(0)};
 #pragma unroll
-    for (int k = 0; k < K; ++k) {  // 1 rstd·m1, m2, dgamma, dbeta
+    for (int k = 0; k < K; ++k) {  // 1 m1, m2, dgamma, dbeta
       if (lane + k * lanes >= valid) continue;
-      load_values<N>(x + k * N, stages.place(stage, k, 0));
-      load_values<N>(d + k * N, stages.place(stage, k, 1));
+      load_terms<N>(xhat + k * N, d + k * N, stages, stage, k, mean, rstd);
 #pragma unroll
       for (int i = k * N; i < (k + 1) * N; ++i) {
-        x[i] -= mean;
         dbeta[i] += d[i];
-        d[i] *= rstd;
-        dgamma[i] += d[i] * x[i];
+        dgamma[i] += d[i] * xhat[i];
         d[i] *= gamma[i];
         sums[0] += d[i];
-        sums[1] += d[i] * x[i];
+        sums[1] += d[i] * xhat[i];
       }
     }
     stages.fetch({f.x, f.dy}, at + kStages * step, turn + kStages < own_turns, stage);
@@ -151,14 +147,13 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     fetch_statistics(turn + 1);
     if (f.dx == nullptr) continue;
     sum_row(sums);
-    const A shift = kMean ? sums[0] * reciprocal : A(0);
-    const A stretch = rstd * (sums[1] * reciprocal) * rstd;
+    const A m1 = kMean ? sums[0] * reciprocal : A(0), m2 = sums[1] * reciprocal;
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // 3 write
       if (lane + k * lanes >= valid) continue;
       A dx[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) dx[j] = d[k * N + j] - shift - x[k * N + j] * stretch;
+      for (int j = 0; j < N; ++j) dx[j] = rstd * (d[k * N + j] - m1 - xhat[k * N + j] * m2);
       store_rounded(f.dx + at + (lane + k * lanes) * N, dx);
     }
   }
