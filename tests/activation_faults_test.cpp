@@ -88,6 +88,15 @@ TEST_P(ActivationFaults, D063_SiluTails) {
       EXPECT_EQ(Values(result.dx.begin(), result.dx.begin() + 4), (Values{0, 0, 1, 1}));
     }
   }
+  for (const char* name : {"gelu_tanh", "silu"}) {
+    for (const DType dtype : kDTypes) {
+      SCOPED_TRACE(concat(name, " ", to_string(dtype)));
+      const auto f = [&](const Tensor& x) { return activate(x, parse_activation(name)); };
+      const Values y = run(f, {-0.0, 0.0}, dtype).y;
+      EXPECT_TRUE(y[0] == 0 && std::signbit(y[0]));
+      EXPECT_TRUE(y[1] == 0 && !std::signbit(y[1]));
+    }
+  }
   const Result f16 = run([](const Tensor& x) { return silu(x); }, {-12}, DType::f16);
   EXPECT_NEAR(f16.y[0], -7.373e-5, 3.1e-8);
 }

@@ -120,14 +120,12 @@ struct GeluTanh {
   static constexpr double kLinear = 1.5957691216057308, kLinearLow = -9.96931e-17;
   static constexpr double kCubic = 0.07135481627260025, kCubicLow = -6.17515e-19;
 
-  // e^(-|2u|).
+  // e^(-|2u|) in f64.
   template <class V>
   GRADUS_HD static Two<V> decay(V z) {
     using S = scalar_t<V>;
     // The high part of the linear factor ends in zeros: its difference to the slope is exact.
-    constexpr double unit = kIsSingle<V> ? 0x1p-17 : 0x1p-44;
-    constexpr S linear =
-        static_cast<S>(static_cast<double>(static_cast<int64_t>(kLinear / unit)) * unit);
+    constexpr S linear = static_cast<S>(static_cast<int64_t>(kLinear * 0x1p44)) * 0x1p-44;
     constexpr S cubic = static_cast<S>(kCubic);
     constexpr S linear_low = static_cast<S>(kLinear - linear + kLinearLow);
     constexpr S cubic_low = static_cast<S>(kCubic - cubic + kCubicLow);
@@ -189,8 +187,7 @@ struct GeluTanh {
   }
 };
 
-// x·sigmoid(x). In f64 below -708, and the gradient in f32 below -87, the result is as exact as the
-// subnormal e^x that it is made of.
+// x·sigmoid(x). In f64 below -708 the result is as exact as the subnormal e^x that it is made of.
 struct Silu {
   static constexpr std::string_view name = "silu";
   static constexpr Saves saves = Saves::x;

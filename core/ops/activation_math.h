@@ -25,7 +25,7 @@ using scalar_t = typename ScalarOf<V>::type;
 template <class V>
 inline constexpr bool kIsSingle = std::is_same_v<scalar_t<V>, float>;
 
-// Whether a V is rounded to 16 bits afterwards, so that 2^-20 is right enough
+// Whether a V is rounded to 16 bits afterwards, so that 2^-18 is right enough
 // (cuda/device/activation_half.cuh).
 template <class V>
 inline constexpr bool kIsRounded = false;
@@ -251,7 +251,7 @@ GRADUS_HD SwishParts<V> swish_parts(V v, V slope, V slope_low) {
 template <class V>
 GRADUS_HD V swish_of(V floor, V v, const SwishParts<V>& parts) {
   const V reciprocal = reciprocal_of(parts.denominator), q = product_of(v, reciprocal);
-  const V y = fused(fused(-q, parts.denominator, v), reciprocal, q);
+  const V y = fused(fused(q, parts.denominator, -v), -reciprocal, q);  // -0 stays
   return fused(y, V(kSwishScale), -(v - floor));
 }
 
