@@ -204,7 +204,7 @@ inline constexpr int kBackwardThreads = sizeof(T) == 2 ? 128 : ResponseTiles::kT
 // grid    as forward
 // bytes   3Eb
 // needs   as forward; kUsual: terms.usual()
-// order   as forward
+// order   a window from its lowest channel to its highest
 // Channel by channel, so that all loads are under way at once and yet registers suffice: each
 // result leaves before the next is computed, and squares are computed anew for each window.
 template <class T, int N, int W, bool kUsual>

@@ -73,7 +73,7 @@ __device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint
 // needs:  what ColumnPacks takes, chunks of eight rows per thread; blockDim.x and blockDim.y powers
 //         of two; no stack (bench/log_reduce.md)
 // order:  eight rows of a thread as F::of has them, N threads above each other by F::join, then
-//         pairwise
+//         pairwise; fewer than N one after the other
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ColumnPacks<1> packs,
