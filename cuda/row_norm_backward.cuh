@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
       if (lane + k * lanes >= valid) continue;
       A dx[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) dx[j] = rstd * (d[k * N + j] - m1 - xhat[k * N + j] * m2);
+      for (int j = 0; j < N; ++j) dx[j] = norm_dx(d[k * N + j], xhat[k * N + j], rstd, m1, m2);
       store_rounded(f.dx + at + (lane + k * lanes) * N, dx);
     }
   }
