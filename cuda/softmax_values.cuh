@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "cuda/device/math.cuh"
 #include "cuda/device/raw.cuh"
 
 namespace gradus {
@@ -52,9 +53,7 @@ template <class T>
 struct SoftmaxApproximate {
   static constexpr float kShift = 64.0f;
   static __device__ __forceinline__ float exp_of(float z, float shift) {
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(z, 1.4426950408889634f, shift)));
-    return e;
+    return fast_exp2(fmaf(z, 1.4426950408889634f, shift));
   }
   // exp_of(v, shift_of(max)) is exp_of(v - max, kShift) but for what the rounding of the shift
   // gives as a factor: the same for all of a set, so that it is gone after the division too.

@@ -77,8 +77,7 @@ __device__ __forceinline__ HalfReal power_of_two(HalfReal shifted) {
 // As the square of e^(x/2): the instruction flushes subnormal results, the product does not.
 // Relative error |x|·2^-24 + 2^-21.
 __device__ __forceinline__ HalfReal exp_of(HalfReal x) {
-  float root;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x.v * 0.72134752044448170f));
+  const float root = fast_exp2(x.v * 0.72134752044448170f);
   return HalfReal(root * root);
 }
 __device__ __forceinline__ Two<HalfReal> exp_two(HalfReal x) { return {exp_of(x), HalfReal(0)}; }
@@ -113,8 +112,7 @@ __device__ __forceinline__ HalfReal at_least(HalfReal x, HalfReal low) {
   return HalfReal(DeviceMath::larger(x.v, low.v));
 }
 __device__ __forceinline__ SwishParts<HalfReal> swish_parts(HalfReal v, HalfReal slope, HalfReal) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(v.v, slope.v, -48.0f)));
+  const float power = fast_exp2(fmaf(v.v, slope.v, -48.0f));
   return {HalfReal(power + kSwishScale), HalfReal(power)};
 }
 __device__ __forceinline__ HalfReal swish_of(HalfReal floor, HalfReal,

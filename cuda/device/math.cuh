@@ -7,6 +7,13 @@
 
 namespace gradus {
 
+// 2^x by the hardware's instruction, within 2^-22; 0 below 2^-126.
+__device__ __forceinline__ float fast_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 struct DeviceMath {
   GRADUS_HD static float exp(float x) { return expf(x); }
   GRADUS_HD static double exp(double x) { return ::exp(x); }
@@ -16,7 +23,7 @@ struct DeviceMath {
   // below the normal numbers are 0.
   GRADUS_HD static float exp_term(float x) {
 #ifdef __CUDA_ARCH__
-    return power_of_two(x * kLog2E);
+    return fast_exp2(x * kLog2E);
 #else
     return expf(x);
 #endif
@@ -74,13 +81,6 @@ struct DeviceMath {
 
  protected:
   static constexpr float kLog2E = 1.4426950408889634F;
-#ifdef __CUDA_ARCH__
-  GRADUS_HD static float power_of_two(float x) {
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-  }
-#endif
 };
 
 // For results that are rounded to 16 bits: exp as exp_term, which is right to 2^-22 + |x| 2^-24
@@ -95,7 +95,7 @@ struct DeviceHalfMath : DeviceMath {
   GRADUS_HD static auto exp_terms(float s) {
 #ifdef __CUDA_ARCH__
     const float scale = fabsf(s) < 65536 ? kLog2E : 1.0F, offset = -s * scale;
-    return [=](float x) { return power_of_two(fmaf(x, scale, offset)); };
+    return [=](float x) { return fast_exp2(fmaf(x, scale, offset)); };
 #else
     return DeviceMath::exp_terms(s);
 #endif
