@@ -66,7 +66,16 @@ __device__ __forceinline__ void load_before(Pack<T, N> (&packs)[U], const T* x, 
   }
 }
 
-// Writes their gradients. Element j of an item has the terms j % kTerms: one set, or one a column.
+// The gradients of a pack, whose element j has the terms j % kTerms: one set, or one a column.
+template <class F, class T, int N, class Terms, int kTerms>
+__device__ __forceinline__ void gradients_of(acc_t<T> (&dx)[N], const Pack<T, N>& x,
+                                             const Terms (&terms)[kTerms]) {
+  widen_pack(dx, x);
+#pragma unroll
+  for (int j = 0; j < N; ++j) dx[j] = F::template dx<StoredMath<T>>(dx[j], terms[j % kTerms]);
+}
+
+// Writes those of items.
 template <class F, int U, int N, int kTerms, class T, class Terms, class Walk>
 __device__ __forceinline__ void write_before(T* dx, Walk& walk, const Pack<T, N> (&packs)[U],
                                              const Terms (&terms)[kTerms], int64_t i, int64_t step,
@@ -76,10 +85,7 @@ __device__ __forceinline__ void write_before(T* dx, Walk& walk, const Pack<T, N>
     const int64_t at = walk.next();
     if (i + u * step >= end) continue;
     acc_t<T> values[N];
-    widen_pack(values, packs[u]);
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-      values[j] = F::template dx<StoredMath<T>>(values[j], terms[j % kTerms]);
+    gradients_of<F>(values, packs[u], terms);
     store_rounded(dx + at, values);
   }
 }
@@ -108,10 +114,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     terms[0] = statistics.template terms<F>(at.at[2]);
   }
   A values[N];
-  widen_pack(values, pack);
-#pragma unroll
-  for (int j = 0; j < N; ++j)
-    values[j] = F::template dx<StoredMath<T>>(values[j], terms[j % kTerms]);
+  gradients_of<F>(values, pack, terms);
   const Raw<T, N> result = round_raw<T>(values);
   __stcs(reinterpret_cast<uint4*>(dx + at.at[0]), result.word);  // L2 keeps what outputs share
 }
@@ -174,9 +177,7 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
 #pragma unroll
   for (int u = 0; u < kRows; ++u, to += to_step) {
     A values[N];
-    widen_pack(values, rows[u]);
-#pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = F::template dx<StoredMath<T>>(values[j], terms[j]);
+    gradients_of<F>(values, rows[u], terms);
     const Raw<T, N> result = round_raw<T>(values);
     if (i + u * down < count) result.store(to);
   }
