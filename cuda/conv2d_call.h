@@ -103,6 +103,11 @@ struct GatherCall {
                         groups);
   }
   bool divided() const { return backward && (window.stride[0] > 1 || window.stride[1] > 1); }
+  // Rows or columns of zeros before `in`, without dilation.
+  int zeros_before(size_t axis) const {
+    const auto padding = window.padding[axis];
+    return static_cast<int>(backward ? window.kernel[axis] - 1 - padding : padding);
+  }
   Gather gather() const {
     const auto axis = backward ? backward_axis : forward_axis;
     return {pixel_grid(out), axis(window, 0, in.h), axis(window, 1, in.w)};

@@ -77,11 +77,7 @@ void gather_depthwise(Cuda& cuda, const GatherCall& call) {
               call.bias.data,
               call.out.data,
               call.backward};
-  const auto pad = [&](size_t i) {
-    const int padding = static_cast<int>(call.window.padding[i]);
-    return call.backward ? 2 - padding : padding;
-  };
-  p.shape.pad_h = pad(0), p.shape.pad_w = pad(1);
+  p.shape.pad_h = call.zeros_before(0), p.shape.pad_w = call.zeros_before(1);
   visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     call.window.stride[0] == 1 || call.backward ? gather<T, 1>(cuda, plan, p)

@@ -32,10 +32,6 @@ void gather_depthwise_rows(Cuda& cuda, const GatherCall& call, const ConvDepthwi
     return image_map({call.dtype}, image.data, image.n, image.h, image.w, image.channels, 1,
                      columns, 128);
   };
-  const auto pad = [&](size_t i) {
-    const int padding = static_cast<int>(call.window.padding[i]);
-    return call.backward ? 2 - padding : padding;
-  };
   const auto divisor = [](int64_t value) { return FastDivisor(static_cast<uint32_t>(value)); };
   DepthwiseWalk p;
   p.in = map(call.in, plan.columns + 2), p.out = map(call.out, plan.columns);
@@ -45,7 +41,7 @@ void gather_depthwise_rows(Cuda& cuda, const GatherCall& call, const ConvDepthwi
   p.flipped = call.backward;
   p.channels = static_cast<int>(call.in.channels);
   p.out_h = call.out.h, p.out_w = call.out.w;
-  p.pad_h = pad(0), p.pad_w = pad(1);
+  p.pad_h = call.zeros_before(0), p.pad_w = call.zeros_before(1);
   p.rows = static_cast<int>(plan.rows);
   p.row_tiles = divisor(plan.row_tiles), p.column_tiles = divisor(plan.column_tiles);
   p.channel_tiles = divisor(plan.channel_tiles);
