@@ -3,7 +3,7 @@
 
 #include "cuda/launch_kernel.cuh"
 #include "cuda/reduce_column_packs.h"
-#include "cuda/reduce_items.cuh"
+#include "cuda/reduce_log_terms.cuh"
 
 namespace gradus {
 
@@ -65,6 +65,37 @@ __device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint
   }
 }
 
+// Stores what describe(j) has of each column j of a thread, from `slot` on.
+template <class F, int N, class A, class Describe>
+__device__ __forceinline__ void store_columns(TurnSlots<F, N, A>& slots, int slot,
+                                              const Describe& describe) {
+  constexpr int kColumns = kFullPack<A>;
+#pragma unroll
+  for (int j = 0; j < N; j += kColumns) {
+    PartOf<F, A> parts[kColumns];
+#pragma unroll
+    for (int h = 0; h < kColumns; ++h) parts[h] = describe(j + h);
+    store_parts<F, TurnSlots<F, N, A>::kFirst>(slots.of, slot + j, parts);
+  }
+}
+
+// The same of the rows of a thread.
+template <class F, int N, int U, class T, class A>
+__device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
+                                           const Pack<T, N> (&rows)[U]) {
+  if constexpr (std::is_same_v<F, reductions::LogSumExp> && sizeof(T) == 2) {
+    const LogTerms<T, U, N> terms(rows);
+    if (terms.are_usual()) {
+      return store_columns(slots, slot, [&](int j) { return terms.usual_part(j); });
+    }
+  }
+  store_columns(slots, slot, [&](int j) {
+    A values[U];
+    column_values(values, rows, j);
+    return F::template of<StoredMath<T>>(values);
+  });
+}
+
 // math:   y[o] = the reduction of eight rows for each of the threads above each other
 // grid:   packs of columns, chunks of rows
 // passes: 1
@@ -79,11 +110,12 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ColumnPacks<1> packs,
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
-  constexpr int kRows = detail::kLeastRows, kColumns = kFullPack<A>;
+  constexpr int kRows = detail::kLeastRows;
   __shared__ alignas(16) TurnSlots<F, N, A> slots;
   const uint32_t pack = blockIdx.x * blockDim.x + threadIdx.x;
   const int down = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y);
-  const int pad = down > N ? max(kWarp * N / down, TurnSlots<F, N, A>::kLeastPad) : 0;
+  const int per_warp = kWarp * N >> (__ffs(down) - 1);  // columns, where all read N rows
+  const int pad = down > N ? max(per_warp, TurnSlots<F, N, A>::kLeastPad) : 0;
   const T* from = x + packs.place<N>(0, pack, blockIdx.y * blockDim.y * kRows + threadIdx.y);
   const int64_t step = blockDim.y * packs.row[0];
   wait_for_previous_kernel();
@@ -93,17 +125,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 #pragma unroll
     for (int u = 0; u < kRows; ++u, from += step) rows[u] = load_pack_once<N>(from);
     const int slot = (row * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * N;
-#pragma unroll
-    for (int j = 0; j < N; j += kColumns) {
-      PartOf<F, A> parts[kColumns];
-#pragma unroll
-      for (int h = 0; h < kColumns; ++h) {
-        A values[kRows];
-        column_values(values, rows, j + h);
-        parts[h] = F::template of<StoredMath<T>>(values);
-      }
-      store_parts<F, TurnSlots<F, N, A>::kFirst>(slots.of, slot + row / N * pad + j, parts);
-    }
+    store_rows(slots, slot + row / N * pad, rows);
   }
   __syncthreads();
   write_turn<F, N>(slots, packs.count * N, output, down, pad);

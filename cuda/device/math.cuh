@@ -92,14 +92,15 @@ struct DeviceHalfMath : DeviceMath {
   // all terms of a sum, whose logarithm plus s is then off by less than s's next number in f32.
   // From 2^16 on, where that would leave the floats, bf16 are s itself or so far away that their
   // term is 0.
-  GRADUS_HD static auto exp_terms(float s) {
+  GRADUS_HD static auto exp_terms(float s, [[maybe_unused]] bool is_below) {
 #ifdef __CUDA_ARCH__
-    const float scale = fabsf(s) < 65536 ? kLog2E : 1.0F, offset = -s * scale;
+    const float scale = is_below ? kLog2E : 1.0F, offset = -s * scale;
     return [=](float x) { return fast_exp2(fmaf(x, scale, offset)); };
 #else
     return DeviceMath::exp_terms(s);
 #endif
   }
+  GRADUS_HD static auto exp_terms(float s) { return exp_terms(s, fabsf(s) < 65536); }
   GRADUS_HD static float ratio(float a, float b) { return share(a, b); }
 };
 
