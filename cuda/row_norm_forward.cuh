@@ -189,9 +189,14 @@ void launch_split_forward(Cuda& cuda, const RowNormForward<T>& f) {
 template <class T, int N, bool kMean>
 void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& plan) {
   using std::integral_constant;
+  const bool whole = plan.whole && f.gamma != nullptr && (!kMean || f.beta != nullptr);
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
-    launch_rows(cuda, plan, row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes()>, f);
+    constexpr bool kHasWhole = detail::has_whole_kernel(sizeof(T));
+    auto* kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), false>;
+    if (kHasWhole && whole)
+      kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), kHasWhole>;
+    launch_rows(cuda, plan, kernel, f);
   };
   if constexpr (sizeof(T) == 4) {
     constexpr integral_constant<int, 4> kPacks;

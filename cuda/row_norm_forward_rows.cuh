@@ -36,22 +36,27 @@ __device__ __forceinline__ void write_y(const RowNormForward<T>& f, int64_t row,
   store_rounded(f.y + row * f.m + i, y);
 }
 
-// gamma and beta of N columns from i on.
-template <int N, bool kMean, class T>
+// gamma and beta of N columns from i on; kGiven: none is null.
+template <int N, bool kMean, bool kGiven = false, class T>
 __device__ __forceinline__ void load_parameters(const RowNormForward<T>& f, int64_t i,
                                                 acc_t<T> (&gamma)[N], acc_t<T> (&beta)[N]) {
   using A = acc_t<T>;
-  load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
-  if constexpr (kMean)
-    load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + i : nullptr, A(0), 0, 1, 1);
+  if constexpr (kGiven) {
+    load_values<N>(gamma, f.gamma + i);
+    if constexpr (kMean) load_values<N>(beta, f.beta + i);
+  } else {
+    load_parameter<N, 1>(gamma, f.gamma != nullptr ? f.gamma + i : nullptr, A(1), 0, 1, 1);
+    if constexpr (kMean)
+      load_parameter<N, 1>(beta, f.beta != nullptr ? f.beta + i : nullptr, A(0), 0, 1, 1);
+  }
 }
 
 // rstd of neighbouring rows, which lane 0 saves with their means; x becomes x - mean. A thread
-// holds packs lane, lane + lanes, ..., K at most, of each row: zeros from pack `packs` on, and all
-// of a row where there are only `rows`.
-template <int N, int K, int kRows, bool kMean, class T, class Sums>
+// holds K packs of each row: zeros where it does not have(k), and in all of a row where there are
+// only `rows`.
+template <int N, int K, int kRows, bool kMean, class T, class Sums, class Has>
 __device__ __forceinline__ void centre_rows(const RowNormForward<T>& f, Sums& sum_rows, int64_t row,
-                                            int rows, int lane, int lanes, int packs,
+                                            int rows, int lane, Has has,
                                             acc_t<T> (&x)[kRows][K * N], acc_t<T> (&rstd)[kRows]) {
   using A = acc_t<T>;
   const A m = static_cast<A>(f.m), reciprocal = A(1) / m;
@@ -68,7 +73,7 @@ __device__ __forceinline__ void centre_rows(const RowNormForward<T>& f, Sums& su
   }
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // 2 var
-    if (lane + k * lanes >= packs) continue;
+    if (!has(k)) continue;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -129,21 +134,21 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
   for (int64_t set = run.set; set < run.end; set += run.step) {
     const int64_t row = set * plan.slots + slot;
     const int valid = row < f.rows ? packs : 0;
+    const auto has = [&](int k) { return lane + k * lanes < valid; };
     stages.wait(kStages - 1);
     A x[1][K * N] = {}, rstd[1];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      if (lane + k * lanes < valid) load_values<N>(x[0] + k * N, stages.place(stage, k));
+      if (has(k)) load_values<N>(x[0] + k * N, stages.place(stage, k));
     }
     fetch(set + kStages * run.step, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    centre_rows<N, K, 1, kMean>(f, sum_row, row, row < f.rows, lane, lanes, valid, x, rstd);
+    centre_rows<N, K, 1, kMean>(f, sum_row, row, row < f.rows, lane, has, x, rstd);
 #pragma unroll
     for (int k = 0; k < K; ++k) {  // y
-      const int pack = lane + k * lanes;
-      if (pack < valid)
-        write_y<N, kMean>(f, row, int64_t{pack} * N, x[0] + k * N, A(0), rstd[0], gamma + k * N,
-                          beta + k * N);
+      if (!has(k)) continue;
+      const int64_t i = int64_t{lane + k * lanes} * N;
+      write_y<N, kMean>(f, row, i, x[0] + k * N, A(0), rstd[0], gamma + k * N, beta + k * N);
     }
   }
 }
@@ -152,18 +157,21 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
 // grid   a block of kLanes threads per kRows neighbouring rows
 // passes 1: x from DRAM into registers, while other blocks of the multiprocessor add up and write
 // bytes  fewest 2Eb = actual; gamma and beta per kRows rows, from the first-level cache
-// needs  K·N·kLanes >= m, N | m, kLanes > 32
+// needs  K·N·kLanes >= m, N | m, kLanes > 32; kWhole: m = K·N·kLanes, kRows | rows, gamma and beta
 // order  as above
-template <class T, int N, int K, int kRows, bool kMean, int kLanes>
+template <class T, int N, int K, int kRows, bool kMean, int kLanes, bool kWhole>
 __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows))
-    row_norm_forward_rows_straight(const RowNormForward<T> f) {
+    row_norm_forward_rows_straight(const RowNormForward<T> any) {
   using A = acc_t<T>;
   using Sums = RowSums<A, kRows, true, kLanes>;
   __shared__ typename Sums::Meeting meeting;
   Sums sum_rows(meeting, kLanes);
+  RowNormForward<T> f = any;
+  if constexpr (kWhole) f.m = K * N * kLanes;
   const int lane = static_cast<int>(threadIdx.x), packs = static_cast<int>(f.m / N);
   const int64_t row = int64_t{blockIdx.x} * kRows;
-  const int rows = static_cast<int>(min(int64_t{kRows}, f.rows - row));
+  const int rows = kWhole ? kRows : static_cast<int>(min(int64_t{kRows}, f.rows - row));
+  const auto has = [&](int k) { return kWhole || lane + k * kLanes < packs; };
   const T* const from = f.x + row * f.m + lane * N;
   wait_for_previous_kernel();
   start_next_kernel();
@@ -174,7 +182,7 @@ __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows)
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       in[r][k].word = {};
-      if (r < rows && lane + k * kLanes < packs) in[r][k].load(from + r * f.m + k * kLanes * N);
+      if (r < rows && has(k)) in[r][k].load(from + r * f.m + k * kLanes * N);
     }
   }
 #pragma unroll
@@ -182,17 +190,17 @@ __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows)
 #pragma unroll
     for (int i = 0; i < K * N; ++i) x[r][i] = in[r][i / N][i % N];
   }
-  centre_rows<N, K, kRows, kMean>(f, sum_rows, row, rows, lane, kLanes, packs, x, rstd);
+  centre_rows<N, K, kRows, kMean>(f, sum_rows, row, rows, lane, has, x, rstd);
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // y
-    const int pack = lane + k * kLanes;
-    if (pack >= packs) continue;
+    if (!has(k)) continue;
+    const int64_t i = int64_t{lane + k * kLanes} * N;
     A gamma[N], beta[N];
-    load_parameters<N, kMean>(f, int64_t{pack} * N, gamma, beta);
+    load_parameters<N, kMean, kWhole>(f, i, gamma, beta);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r >= rows) break;
-      write_y<N, kMean>(f, row + r, int64_t{pack} * N, x[r] + k * N, A(0), rstd[r], gamma, beta);
+      write_y<N, kMean>(f, row + r, i, x[r] + k * N, A(0), rstd[r], gamma, beta);
     }
   }
 }

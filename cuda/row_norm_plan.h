@@ -34,6 +34,7 @@ struct RowNormPlan {
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
   bool overlaps = false;     // the kernel before: where there are few rounds
   bool straight = false;     // forward: a run is straight_rows(), past shared memory
+  bool whole = false;        // straight: no thread is without a pack, no run without a row
   int64_t shared_bytes = 0;
   int threads() const { return group == RowGroup::cluster ? lanes : lanes * slots; }
   int64_t blocks() const { return runs * cluster; }
@@ -74,6 +75,10 @@ constexpr int straight_rows(int64_t element, int packs) { return element == 2 ? 
 constexpr int straight_blocks(int lanes, int rows) {
   return (rows > 1 ? 1024 : lanes > 256 ? 2048 : 1536) / lanes;
 }
+
+// Whether rows that fill their threads have a kernel of their own, without bounds: 16-bit ones take
+// so many instructions that it shows.
+constexpr bool has_whole_kernel(int64_t element) { return element == 2; }
 
 // Rows of a slot that are in shared memory at a time: about 128 bytes of each tensor per thread.
 constexpr int row_stages(int packs) { return packs >= 4 ? 2 : 4; }
@@ -176,6 +181,8 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
     plan.group = RowGroup::warps;
     const int rows_of_block = detail::straight_rows(element, plan.packs);
     plan.straight = true;
+    plan.whole = detail::has_whole_kernel(element) && rows % rows_of_block == 0 &&
+                 m == int64_t{plan.packs} * plan.lanes * width;
     plan.runs = ceil_div(rows, rows_of_block);
     plan.slots = 1;
     plan.stages = 0;

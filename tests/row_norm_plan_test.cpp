@@ -115,6 +115,28 @@ TEST(RowNormPlan, TheShapesThatAreMeasured) {
   }
 }
 
+// Without bounds: 16-bit rows that fill their threads, as many as fill their blocks.
+TEST(RowNormPlan, WholeRowsNeedNoBounds) {
+  const auto whole = [](int64_t rows, int64_t m, const Access& a) {
+    return plan_row_norm_forward(rows, m, a.element, a.width, kHopper).whole;
+  };
+  const Access half{2, 8};
+  for (const int64_t m : {1024, 2048, 4096}) {
+    const int64_t rows = m == 1024 ? 4 : 2;  // of a block
+    EXPECT_TRUE(whole(rows, m, half)) << m;
+    EXPECT_TRUE(whole(8192, m, half)) << m;
+    EXPECT_FALSE(whole(8191, m, half)) << m;
+    EXPECT_FALSE(whole(1, m, half)) << m;
+    EXPECT_FALSE(whole(8192, m - 8, half)) << m;
+    EXPECT_FALSE(whole(8192, m + 8, half)) << m;
+    EXPECT_FALSE(whole(8192, m, {2, 1})) << m;
+    EXPECT_FALSE(whole(8192, m, {4, 4})) << m;
+  }
+  EXPECT_FALSE(whole(8190, 1024, half));
+  EXPECT_FALSE(whole(8192, 512, half));   // part of a warp's
+  EXPECT_FALSE(whole(8192, 8192, half));  // a cluster's
+}
+
 TEST(RowNormPlan, LongRowsAreSharedOrSplit) {
   const auto forward = [](int64_t m, const RowNormCard& card) {
     return plan_row_norm_forward(8, m, 4, 4, card);
