@@ -32,7 +32,7 @@ struct RowNormPlan {
   int stages = 0;            // rows of a slot in shared memory at a time; not of group cluster
   int64_t runs = 0;          // parts of the rows; times `cluster` blocks
   bool interleaved = false;  // a run takes every runs-th set of rows instead of neighbours
-  bool overlaps = false;     // the kernel before: where there are few rounds
+  bool overlaps = false;     // the kernel before: straight ones, others where rounds are few
   bool straight = false;     // forward: a run is straight_rows(), past shared memory
   bool whole = false;        // straight: no thread is without a pack, no run without a row
   int64_t shared_bytes = 0;
@@ -187,8 +187,7 @@ inline RowNormPlan plan_row_norm_forward(int64_t rows, int64_t m, int64_t elemen
     plan.slots = 1;
     plan.stages = 0;
     plan.shared_bytes = 0;
-    plan.overlaps = plan.runs <= 8 * detail::kRowNormProcessors *
-                                     detail::straight_blocks(plan.lanes, rows_of_block);
+    plan.overlaps = true;
     return plan;
   }
   // One run per place, or short ones where there are many: places that end early find more work.
