@@ -198,19 +198,35 @@ template <class T>
 inline constexpr int kBackwardChannels = sizeof(T) == 2 ? 16 : kResponseChannels;
 template <class T>
 inline constexpr int kBackwardThreads = sizeof(T) == 2 ? 128 : ResponseTiles::kThreads;
+// Blocks on a multiprocessor: as many as have registers enough.
+template <class T, int W, bool kUsual>
+constexpr int backward_blocks() {
+  if (sizeof(T) == 2) return !kUsual ? 3 : W < 7 ? 7 : 4;
+  return sizeof(T) == 8 && W == 7 ? 1 : 2;
+}
+
+// sums[e] = Σ pairs[j][e], j < Count.
+template <int Count, int N, class A>
+__device__ __forceinline__ void add_pairs(const A (*pairs)[N], A (&sums)[N]) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) {
+    sums[e] = pairs[0][e];
+#pragma unroll
+    for (int j = 1; j < Count; ++j) sums[e] += pairs[j][e];
+  }
+}
 
 // math    dx = direct - second·x·Σ t over the mirrored window, direct = dy·denom^-beta,
 //         t = direct·x/denom; t of the W - 1 channels around a thread's K is computed here too
 // grid    as forward
 // bytes   3Eb
 // needs   as forward; kUsual: terms.usual()
-// order   a window from its lowest channel to its highest
+// order   channels 2j + 1 and 2j + 2 of a thread are added first, in windows of squares and of t;
+//         a window is its pairs from the lowest up, then the channel at the end that has none
 // Channel by channel, so that all loads are under way at once and yet registers suffice: each
-// result leaves before the next is computed, and squares are computed anew for each window.
+// result leaves before the next is computed. Pairs are shared by all windows that hold them.
 template <class T, int N, int W, bool kUsual>
-__global__ void __launch_bounds__(kBackwardThreads<T>, sizeof(T) != 2    ? 2
-                                                       : kUsual && W < 7 ? 7
-                                                                         : 4)
+__global__ void __launch_bounds__(kBackwardThreads<T>, backward_blocks<T, W, kUsual>())
     local_response_norm_backward_thread_per_pixels(const T* __restrict__ x,
                                                    const T* __restrict__ dy, T* __restrict__ dx,
                                                    int c, int64_t s, const ResponseTiles plan,
@@ -218,6 +234,7 @@ __global__ void __launch_bounds__(kBackwardThreads<T>, sizeof(T) != 2    ? 2
   using A = acc_t<T>;
   constexpr int K = kBackwardChannels<T>, kHalf = (W - 1) / 2;
   constexpr int kTerms = K + W - 1, kReads = K + 2 * (W - 1);
+  static_assert(K % 2 == 0);
   const ResponsePlace place(plan, c, s, N, K);
   wait_for_previous_kernel();
   start_next_kernel();
@@ -226,30 +243,46 @@ __global__ void __launch_bounds__(kBackwardThreads<T>, sizeof(T) != 2    ? 2
   load_channels(x + place.at, place.channel - 2 * kHalf, c, s, x_in);
   load_channels(dy + place.at, place.channel - kHalf, c, s, dy_in);
   T* to = dx + place.at + place.channel * s;
-  A direct[kTerms][N], t[kTerms][N];
-#pragma unroll
-  for (int i = 0; i < kTerms; ++i) {  // of channel place.channel - kHalf + i
-    A squares[N];
+  A direct[kTerms][N], ratio[kTerms][N];  // ratio = x/denom, so t = direct·ratio
+  A square_pairs[kReads / 2 - 1][N], term_pairs[kTerms / 2][N];
+  const auto add_squares = [&](int j) {
 #pragma unroll
     for (int e = 0; e < N; ++e) {
-      squares[e] = square(static_cast<A>(x_in[i][e]));
-#pragma unroll
-      for (int m = 1; m < W; ++m) squares[e] += square(static_cast<A>(x_in[i + m][e]));
+      const A low = x_in[2 * j + 1][e];
+      square_pairs[j][e] = fma(low, low, square(static_cast<A>(x_in[2 * j + 2][e])));
     }
-    response_factors<kUsual>(terms, squares, direct[i], t[i]);
+  };
+#pragma unroll
+  for (int j = 0; j < kHalf - 1; ++j) add_squares(j);
+#pragma unroll
+  for (int i = 0; i < kTerms; ++i) {  // of channel place.channel - kHalf + i
+    const bool even = i % 2 == 0;
+    if (even) add_squares(i / 2 + kHalf - 1);
+    A squares[N];
+    add_pairs<kHalf>(square_pairs + i / 2, squares);
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const A end = x_in[even ? i : i + W - 1][e];
+      squares[e] = fma(end, end, squares[e]);
+    }
+    response_factors<kUsual>(terms, squares, direct[i], ratio[i]);
 #pragma unroll
     for (int e = 0; e < N; ++e) {
       direct[i][e] *= static_cast<A>(dy_in[i][e]);
-      t[i][e] = direct[i][e] * (static_cast<A>(x_in[i + kHalf][e]) * t[i][e]);
+      ratio[i][e] *= static_cast<A>(x_in[i + kHalf][e]);
+      if (even && i > 0) {
+        term_pairs[i / 2 - 1][e] =
+            fma(direct[i - 1][e], ratio[i - 1][e], direct[i][e] * ratio[i][e]);
+      }
     }
     const int k = i - (W - 1);  // all terms of this result are known now
     if (k < 0) continue;
-    A result[N];
+    const int end = even ? k : i;
+    A sums[N], result[N];
+    add_pairs<kHalf>(term_pairs + k / 2, sums);
 #pragma unroll
     for (int e = 0; e < N; ++e) {
-      A sum = t[k][e];
-#pragma unroll
-      for (int m = 1; m < W; ++m) sum += t[k + m][e];
+      const A sum = fma(direct[end][e], ratio[end][e], sums[e]);
       result[e] =
           direct[k + kHalf][e] - terms.second * (static_cast<A>(x_in[k + 2 * kHalf][e]) * sum);
     }
