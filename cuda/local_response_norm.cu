@@ -218,7 +218,7 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
       const ResponseTiles plan =
           plan_response_tiles(g.n, g.c, g.s, N, kBackwardChannels<T>, kThreadsOf);
       auto kernel = local_response_norm_backward_thread_per_pixels<T, N, W, false>;
-      if constexpr (sizeof(T) == 2) {
+      if constexpr (sizeof(T) != 8) {
         if (terms.usual()) kernel = local_response_norm_backward_thread_per_pixels<T, N, W, true>;
       }
       launch_overlapping(cuda, tile_shape(plan), kernel, x, dy, dx, static_cast<int>(g.c), g.s,
