@@ -136,9 +136,8 @@ void backward_any(Cuda& cuda, const LocalResponseNormBackward& args, const Geome
 
 // ---- sizes 3, 5 and 7 --------------------------------------------------------------------------
 
-// Pixels of a thread in the backward pass: 16 bytes, but two 16-bit ones, of many channels.
-template <class T>
-inline constexpr int kBackwardPack = sizeof(T) == 2 ? 2 : kFullPack<T>;
+// Pixels of a thread in the backward pass: few, of many channels.
+inline constexpr int kBackwardPack = 2;
 
 // Channels, windows and the last tile included, and pixels of one are counted in 32 bits there.
 constexpr int64_t kMost = INT32_MAX - 1024;
@@ -200,7 +199,7 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   const ResponseTerms<acc_t<T>> terms(args);
-  constexpr int kWide = kBackwardPack<T>;
+  constexpr int kWide = kBackwardPack;
   const int64_t row = g.channels_last ? g.c : g.s;
   const int fits = pack_width(sizeof(T), {x, dy, dx}, {row});
   return with_size(args.size, args.beta, g, [&](auto size) {

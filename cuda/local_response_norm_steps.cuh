@@ -192,17 +192,19 @@ __global__ void __launch_bounds__(ResponseTiles::kThreads, sizeof(T) == 2 && W <
   }
 }
 
-// Of the backward pass: in 16 bits, whose floor is half of f32's for the same arithmetic, threads
-// take many channels, so that few powers are computed twice.
+// Of the backward pass: threads take many channels, so that few powers are computed twice, the more
+// in 16 bits, whose floor is half of f32's for the same arithmetic.
 template <class T>
-inline constexpr int kBackwardChannels = sizeof(T) == 2 ? 16 : kResponseChannels;
+inline constexpr int kBackwardChannels = sizeof(T) == 8   ? 4
+                                         : sizeof(T) == 4 ? 8
+                                                          : 16;
 template <class T>
-inline constexpr int kBackwardThreads = sizeof(T) == 2 ? 128 : ResponseTiles::kThreads;
+inline constexpr int kBackwardThreads = sizeof(T) == 8 ? ResponseTiles::kThreads : 128;
 // Blocks on a multiprocessor: as many as have registers enough.
 template <class T, int W, bool kUsual>
 constexpr int backward_blocks() {
-  if (sizeof(T) == 2) return !kUsual ? 3 : W < 7 ? 7 : 4;
-  return sizeof(T) == 8 && W == 7 ? 1 : 2;
+  if (sizeof(T) == 8) return W == 7 ? 1 : 2;
+  return !kUsual ? 3 : W < 7 ? 7 : 4;
 }
 
 // sums[e] = Σ pairs[j][e], j < Count.
