@@ -24,10 +24,11 @@ struct TurnSlots {
 // several columns.
 template <class F, int N, class T, class A>
 __device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint32_t outputs,
-                                           const ReduceOutput<T>& output, int down, int pad) {
+                                           const ReduceOutput<T>& output, int across, int down,
+                                           int pad) {
   constexpr int kFirst = TurnSlots<F, N, A>::kFirst;
-  const int width = static_cast<int>(blockDim.x) * N, groups = max(down / N, 1);
-  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int width = across * N, groups = max(down / N, 1);
+  const int thread = static_cast<int>(threadIdx.y) * across + static_cast<int>(threadIdx.x);
   const int group = thread & (groups - 1), shift = __ffs(groups) - 1;
   for (int c = thread >> shift; c < width; c += kReduceThreads >> shift) {
     const auto load = [&](int row) {
@@ -79,11 +80,16 @@ __device__ __forceinline__ void store_columns(TurnSlots<F, N, A>& slots, int slo
   }
 }
 
+// Reductions whose instructions take as long as memory.
+template <class F, class T>
+inline constexpr bool kManyInstructions = std::is_same_v<F, reductions::LogSumExp> &&
+                                          sizeof(T) == 2;
+
 // The same of the rows of a thread.
 template <class F, int N, int U, class T, class A>
 __device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
                                            const Pack<T, N> (&rows)[U]) {
-  if constexpr (std::is_same_v<F, reductions::LogSumExp> && sizeof(T) == 2) {
+  if constexpr (kManyInstructions<F, T>) {
     const LogTerms<T, U, N> terms(rows);
     if (terms.are_usual()) {
       return store_columns(slots, slot, [&](int j) { return terms.usual_part(j); });
@@ -101,34 +107,37 @@ __device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
 // smem:   a part per column and thread
-// needs:  what ColumnPacks takes, chunks of eight rows per thread; blockDim.x and blockDim.y powers
-//         of two; no stack (bench/log_reduce.md)
+// needs:  what ColumnPacks takes, chunks of eight rows per thread; kReduceThreads threads, powers
+// of
+//         two across and down; kDown: as many down, or 0; no stack (bench/log_reduce.md)
 // order:  eight rows of a thread as F::of has them, N threads above each other by F::join, then
 //         pairwise; fewer than N one after the other
-template <class F, int N, class T>
+template <class F, int N, int kDown, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ColumnPacks<1> packs,
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kRows = detail::kLeastRows;
   __shared__ alignas(16) TurnSlots<F, N, A> slots;
-  const uint32_t pack = blockIdx.x * blockDim.x + threadIdx.x;
-  const int down = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y);
+  const int down = kDown != 0 ? kDown : static_cast<int>(blockDim.y);
+  const int across = kDown != 0 ? kReduceThreads / kDown : static_cast<int>(blockDim.x);
   const int per_warp = kWarp * N >> (__ffs(down) - 1);  // columns, where all read N rows
   const int pad = down > N ? max(per_warp, TurnSlots<F, N, A>::kLeastPad) : 0;
-  const T* from = x + packs.place<N>(0, pack, blockIdx.y * blockDim.y * kRows + threadIdx.y);
-  const int64_t step = blockDim.y * packs.row[0];
+  const int row = static_cast<int>(threadIdx.y);
+  const uint32_t pack = blockIdx.x * across + threadIdx.x;
+  const T* from = x + packs.place<N>(0, pack, blockIdx.y * down * kRows + row);
+  const int64_t step = down * packs.row[0];
   wait_for_previous_kernel();
   start_next_kernel();
   if (pack < packs.count) {
     Pack<T, N> rows[kRows];
 #pragma unroll
     for (int u = 0; u < kRows; ++u, from += step) rows[u] = load_pack_once<N>(from);
-    const int slot = (row * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * N;
+    const int slot = (row * across + static_cast<int>(threadIdx.x)) * N;
     store_rows(slots, slot + row / N * pad, rows);
   }
   __syncthreads();
-  write_turn<F, N>(slots, packs.count * N, output, down, pad);
+  write_turn<F, N>(slots, packs.count * N, output, across, down, pad);
 }
 
 // Launches the kernel if it takes this plan, or returns false.
@@ -140,11 +149,17 @@ bool launch_reduce_turn(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     if (plan.block_x * N * kWarp < kReduceThreads) return false;  // more than a warp for a column
     const ColumnPacks<1> packs(plan);
     const unsigned across = exact_blocks(ceil_div(packs.count, plan.block_x), op);
+    const int down = kReduceThreads / plan.block_x;
+    auto* kernel = reduce_forward_turn<F, N, 0, T>;
+    if constexpr (kManyInstructions<F, T>) {
+      if (down == 8) kernel = reduce_forward_turn<F, N, 8, T>;
+      if (down == 16) kernel = reduce_forward_turn<F, N, 16, T>;
+    }
     launch_overlapping(cuda,
                        {.grid = dim3(across, static_cast<unsigned>(plan.chunks)),
                         .threads = plan.block_x,
-                        .rows = kReduceThreads / plan.block_x},
-                       reduce_forward_turn<F, N, T>, x, packs, output);
+                        .rows = down},
+                       kernel, x, packs, output);
     return true;
   } else {
     return false;
