@@ -199,7 +199,6 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   const ResponseTerms<acc_t<T>> terms(args);
-  constexpr int kWide = kBackwardPack;
   const int64_t row = g.channels_last ? g.c : g.s;
   const int fits = pack_width(sizeof(T), {x, dy, dx}, {row});
   return with_size(args.size, args.beta, g, [&](auto size) {
@@ -223,8 +222,8 @@ bool backward_sized(Cuda& cuda, const LocalResponseNormBackward& args, const Geo
       launch_overlapping(cuda, tile_shape(plan), kernel, x, dy, dx, static_cast<int>(g.c), g.s,
                          plan, terms);
     };
-    if (fits >= kWide) {
-      go(std::integral_constant<int, kWide>());
+    if (fits >= kBackwardPack) {
+      go(std::integral_constant<int, kBackwardPack>());
     } else {
       go(std::integral_constant<int, 1>());
     }

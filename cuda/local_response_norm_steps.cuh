@@ -200,7 +200,7 @@ inline constexpr int kBackwardChannels = sizeof(T) == 8   ? 4
                                                           : 16;
 template <class T>
 inline constexpr int kBackwardThreads = sizeof(T) == 8 ? ResponseTiles::kThreads : 128;
-// Blocks on a multiprocessor: as many as have registers enough.
+// Blocks that a multiprocessor has registers for, at least.
 template <class T, int W, bool kUsual>
 constexpr int backward_blocks() {
   if (sizeof(T) == 8) return W == 7 ? 1 : 2;
@@ -223,8 +223,9 @@ __device__ __forceinline__ void add_pairs(const A (*pairs)[N], A (&sums)[N]) {
 // grid    as forward
 // bytes   3Eb
 // needs   as forward; kUsual: terms.usual()
-// order   channels 2j + 1 and 2j + 2 of a thread are added first, in windows of squares and of t;
-//         a window is its pairs from the lowest up, then the channel at the end that has none
+// order   channels 2j + 1 and 2j + 2 are added first, counted from the first whose square, or t, a
+//         thread has; a window is its pairs from the lowest up, then the channel at the end that
+//         has none
 // Channel by channel, so that all loads are under way at once and yet registers suffice: each
 // result leaves before the next is computed. Pairs are shared by all windows that hold them.
 template <class T, int N, int W, bool kUsual>
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kBackwardThreads<T>, backward_blocks<T, W, kUs
   load_channels(dy + place.at, place.channel - kHalf, c, s, dy_in);
   T* to = dx + place.at + place.channel * s;
   A direct[kTerms][N], ratio[kTerms][N];  // ratio = x/denom, so t = direct·ratio
-  A square_pairs[kReads / 2 - 1][N], term_pairs[kTerms / 2][N];
+  A square_pairs[kReads / 2 - 1][N], term_pairs[kTerms / 2 - 1][N];
   const auto add_squares = [&](int j) {
 #pragma unroll
     for (int e = 0; e < N; ++e) {

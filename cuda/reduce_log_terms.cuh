@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/ops/reductions.h"
+#include "cuda/device/raw.cuh"
 #include "cuda/reduce_items.cuh"
 
 namespace gradus {
@@ -32,7 +33,7 @@ class LogTerms {
     }
   }
 
-  // Whether all maxima are numbers below 2^16, for which exp_terms has one form.
+  // Whether all maxima are below 2^16 in magnitude, where exp_terms has one form.
   __device__ __forceinline__ bool are_usual() const {
     uint32_t most = 0;
 #pragma unroll

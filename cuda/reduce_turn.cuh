@@ -3,6 +3,7 @@
 
 #include "cuda/launch_kernel.cuh"
 #include "cuda/reduce_column_packs.h"
+#include "cuda/reduce_items.cuh"
 #include "cuda/reduce_log_terms.cuh"
 
 namespace gradus {
@@ -66,6 +67,11 @@ __device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint
   }
 }
 
+// Reductions whose instructions take as long as memory.
+template <class F, class T>
+inline constexpr bool kManyInstructions = std::is_same_v<F, reductions::LogSumExp> &&
+                                          sizeof(T) == 2;
+
 // Stores what describe(j) has of each column j of a thread, from `slot` on.
 template <class F, int N, class A, class Describe>
 __device__ __forceinline__ void store_columns(TurnSlots<F, N, A>& slots, int slot,
@@ -79,11 +85,6 @@ __device__ __forceinline__ void store_columns(TurnSlots<F, N, A>& slots, int slo
     store_parts<F, TurnSlots<F, N, A>::kFirst>(slots.of, slot + j, parts);
   }
 }
-
-// Reductions whose instructions take as long as memory.
-template <class F, class T>
-inline constexpr bool kManyInstructions = std::is_same_v<F, reductions::LogSumExp> &&
-                                          sizeof(T) == 2;
 
 // The same of the rows of a thread.
 template <class F, int N, int U, class T, class A>
@@ -107,9 +108,8 @@ __device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
 // smem:   a part per column and thread
-// needs:  what ColumnPacks takes, chunks of eight rows per thread; kReduceThreads threads, powers
-// of
-//         two across and down; kDown: as many down, or 0; no stack (bench/log_reduce.md)
+// needs:  what ColumnPacks takes, chunks of eight rows per thread; kReduceThreads threads, a power
+//         of two across and down; kDown: as many down, or 0; no stack (bench/log_reduce.md)
 // order:  eight rows of a thread as F::of has them, N threads above each other by F::join, then
 //         pairwise; fewer than N one after the other
 template <class F, int N, int kDown, class T>
@@ -148,7 +148,7 @@ bool launch_reduce_turn(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
     if (!plan.one_turn || !ColumnPacks<1>::take(plan) || plan.chunks > kMaxGridY) return false;
     if (plan.block_x * N * kWarp < kReduceThreads) return false;  // more than a warp for a column
     const ColumnPacks<1> packs(plan);
-    const unsigned across = exact_blocks(ceil_div(packs.count, plan.block_x), op);
+    const unsigned blocks = exact_blocks(ceil_div(packs.count, plan.block_x), op);
     const int down = kReduceThreads / plan.block_x;
     auto* kernel = reduce_forward_turn<F, N, 0, T>;
     if constexpr (kManyInstructions<F, T>) {
@@ -156,7 +156,7 @@ bool launch_reduce_turn(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
       if (down == 16) kernel = reduce_forward_turn<F, N, 16, T>;
     }
     launch_overlapping(cuda,
-                       {.grid = dim3(across, static_cast<unsigned>(plan.chunks)),
+                       {.grid = dim3(blocks, static_cast<unsigned>(plan.chunks)),
                         .threads = plan.block_x,
                         .rows = down},
                        kernel, x, packs, output);

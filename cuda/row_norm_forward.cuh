@@ -192,10 +192,10 @@ void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& 
   const bool whole = plan.whole && f.gamma != nullptr && (!kMean || f.beta != nullptr);
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
-    constexpr bool kHasWhole = detail::has_whole_kernel(sizeof(T));
     auto* kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), false>;
-    if (kHasWhole && whole)
-      kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), kHasWhole>;
+    if constexpr (detail::has_whole_kernel(sizeof(T))) {
+      if (whole) kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), true>;
+    }
     launch_rows(cuda, plan, kernel, f);
   };
   if constexpr (sizeof(T) == 4) {

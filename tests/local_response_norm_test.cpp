@@ -143,6 +143,30 @@ TEST_P(LocalResponseNorm, NaNStaysInItsWindows) {
   }
 }
 
+// The same where a thread has several channels and what windows share is added up once.
+TEST_P(LocalResponseNorm, NaNStaysInItsWindowsOfManyChannels) {
+  constexpr int kChannels = 40, kPixels = 2;
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const int size : {3, 5, 7}) {
+      for (const int channel : {12, 17}) {
+        SCOPED_TRACE(concat(to_string(dtype), ", size ", size, ", channel ", channel));
+        Values values(kChannels * kPixels, 1.0);
+        values[size_t(channel * kPixels)] = NAN;
+        Tensor x = tensor({{1, kChannels, kPixels}, values}, dtype).set_requires_grad(true);
+        const Tensor y = local_response_norm(x, size);
+        y.backward(Tensor::ones(x.shape(), y.options()));
+        const Values got = y.to_vector<double>(), dx = x.grad().to_vector<double>();
+        for (int i = 0; i < kChannels * kPixels; ++i) {
+          const int away = std::abs(i / kPixels - channel);
+          const bool beside = i % kPixels == 0;
+          EXPECT_EQ(std::isnan(got[size_t(i)]), beside && away <= size / 2) << i;
+          EXPECT_EQ(std::isnan(dx[size_t(i)]), beside && away <= size / 2 * 2) << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LocalResponseNorm, LayerIsTheFunction) {
   const ref::Array values = draw_upstream({2, 5, 3, 3}, DType::f32, 9);
   const Tensor x = tensor(values, DType::f32);

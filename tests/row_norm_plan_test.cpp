@@ -121,6 +121,8 @@ TEST(RowNormPlan, WholeRowsNeedNoBounds) {
     return plan_row_norm_forward(rows, m, a.element, a.width, kHopper).whole;
   };
   const Access half{2, 8};
+  // Straight ones overlap the kernel before, however many there are.
+  EXPECT_TRUE(plan_row_norm_forward(1 << 20, 4096, 2, 8, kHopper).overlaps);
   for (const int64_t m : {1024, 2048, 4096}) {
     const int64_t rows = m == 1024 ? 4 : 2;  // of a block
     EXPECT_TRUE(whole(rows, m, half)) << m;

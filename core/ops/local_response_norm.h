@@ -21,7 +21,7 @@
 // window's side as in https://pytorch.org/docs/stable/generated/torch.nn.LocalResponseNorm.html
 //
 // Saved for backward: x alone; the denominators are computed again. Windows are added up anew for
-// each channel (what two neighbours share may be added up once), in an order that the shape (on
+// each channel (what windows share may be added up once), in an order that the shape (on
 // CUDA also the alignment) decides: a running sum would subtract, and inf - inf is not a number.
 #pragma once
 

@@ -91,7 +91,7 @@ struct DeviceHalfMath : DeviceMath {
   // For x and s of 16 bits, with one instruction less: off by |s| 2^-23 relative more, alike for
   // all terms of a sum, whose logarithm plus s is then off by less than s's next number in f32.
   // From 2^16 on, where that would leave the floats, bf16 are s itself or so far away that their
-  // term is 0.
+  // term is 0. is_below: |s| < 2^16.
   GRADUS_HD static auto exp_terms(float s, [[maybe_unused]] bool is_below) {
 #ifdef __CUDA_ARCH__
     const float scale = is_below ? kLog2E : 1.0F, offset = -s * scale;
