@@ -4,7 +4,7 @@
     python3 bench/accuracy.py --gradus build/gradus --data DIR [--norm NAME]... [--seeds 3]
                               [--epochs 8] [--write docs/accuracy.md]
 
-Both train the same net on the same schedule (README): batches of 128, SGD with Nesterov momentum 0.9
+Both train the same net on the same schedule: batches of 128, SGD with Nesterov momentum 0.9
 and weight decay 5e-4, in every step the rate of one_cycle (nn/optim/schedule.h): linear up to 0.1 over
 the first fifth of the steps and down to 0; TF32.
 DIR holds the four files train-images-idx3-ubyte.gz and so on. Needs PyTorch 2.4 or later with CUDA.

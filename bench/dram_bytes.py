@@ -4,8 +4,8 @@
     python3 bench/dram_bytes.py --gradus build/gradus [--layer NAME]... [--case PATTERN]
                                 [--dtype f32,bf16] [--json FILE]
 
-Runs every cold benchmark case once under `ncu` and sums what its kernels read and wrote, forward and
-backward apart. Needs a GPU whose counters may be read.
+Runs every cold benchmark case whose name matches PATTERN (large) once under `ncu` and sums what its
+kernels read and wrote, forward and backward apart. Needs a GPU whose counters may be read.
 """
 import argparse
 import csv

@@ -8,7 +8,8 @@
                                                           since, or that never passed
 
 The sources of an op are cuda/OP.cu and the further .cu files of its line in CMakeLists.txt, its
-contract core/ops/OP.h, and every .cuh and contract that they include, directly or not. A note holds their hash, the card, the date and the number of tests.
+contract core/ops/OP.h, and every .cuh and contract that they include, directly or not; plans, in .h
+files, are tested on the CPU. A note holds their hash, the card, the date and the number of tests.
 """
 
 import argparse

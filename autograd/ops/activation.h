@@ -1,7 +1,8 @@
 // Activations as functions of tensors: y = f(x), in the shape, dtype and format of x.
 //
-// x: floating, any shape. f16 and bf16 are computed in f32 and rounded once; f32 is within 2 units
-// of the last place, GELU within 3. Formulas: core/ops/activation_functions.h. Names and arguments:
+// x: floating, any shape. f32 is within 2 units of the last place, GELU within 3.5; f16 and bf16
+// are computed in f32, on CUDA as docs/numerics.md bounds it, and rounded once. Formulas:
+// core/ops/activation_functions.h. Names and arguments:
 // https://pytorch.org/docs/stable/nn.functional.html#non-linear-activation-functions
 //
 // relu, relu6, leaky_relu and hardsigmoid keep one bit per element for the backward pass, the

@@ -16,7 +16,7 @@ struct BatchNormOptions {
 struct BatchNormState {
   Tensor running_mean;  // [c], acc_dtype(x.dtype), any stride
   Tensor running_var;   // the same
-  Tensor batches;       // [1], i64; may be undefined
+  Tensor batches;       // one i64, of any shape; may be undefined
 };
 
 // x: [n, c] to [n, c, d, h, w], floating, contiguous or channels-last (other strides are copied

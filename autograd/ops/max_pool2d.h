@@ -13,7 +13,8 @@ namespace gradus {
 //   window  kernel, stride (PyTorch's default is the kernel), padding of at most half the kernel,
 //           dilation
 // With ceil_mode a last window may overhang, if it starts inside x or its left padding.
-// Throws invalid_argument naming the numbers before anything is computed.
+// Throws invalid_argument naming the numbers before anything is computed, also for a window that
+// holds nothing but padding.
 Tensor max_pool2d(const Tensor& x, const Window& window, bool ceil_mode = false);
 
 }  // namespace gradus

@@ -90,7 +90,9 @@ std::string describe(Device device) {
       return fmt::format("{}: {}", to_string(device), cuda(device.index).info().name);
     }
   }
-  return fmt::format("cpu: {}, {} threads", to_string(cpu().isa()), cpu().threads());
+  const int threads = cpu().threads();
+  return fmt::format("cpu: {}, {} thread{}", to_string(cpu().isa()), threads,
+                     threads == 1 ? "" : "s");
 }
 
 nn::Precision precision_of(const RunOptions& options, Device device) {
