@@ -114,24 +114,7 @@ TEST_P(RmsNorm, UnalignedViewsAgree) {
   }
 }
 
-// Rows that fill their threads and blocks have kernels without bounds on CUDA in 16 bits.
-TEST_P(RmsNorm, WholeRowsAgreeWithOthersToTheBit) {
-  for (const DType dtype : test::kFloatingTypes) {
-    for (const int64_t m : {1024, 2048, 4096}) {
-      SCOPED_TRACE(concat(dtype, " ", m));
-      Values values(static_cast<size_t>(8 * m)), weights(static_cast<size_t>(m));
-      for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(0.1 + 1.7 * double(i)) + 0.5;
-      for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::cos(0.3 * double(i));
-      const DType parameter = acc_dtype(dtype);
-      const Tensor x = tensor(values, {8, m}, dtype), gamma = tensor(weights, {m}, parameter);
-      const Values want = rms_norm(x, {m}, gamma).to_vector<double>();
-      const Tensor seven = rms_norm(x.slice(0, 0, 7), {m}, gamma);
-      expect_near(seven, Values(want.begin(), want.end() - m), 0);
-      expect_near(rms_norm(x, {m}, filled({m}, 1, parameter)), rms_norm(x, {m}).to_vector<double>(),
-                  0);
-    }
-  }
-}
+TEST_P(RmsNorm, WholeRowsAgreeWithOthersToTheBit) { check_whole_rows<false>(); }
 
 TEST_P(RmsNorm, ErrorsNameTheShapes) {
   const Tensor x = tensor(Values(48, 1.0), {2, 3, 8});

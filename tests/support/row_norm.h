@@ -36,6 +36,8 @@ inline Values repeated(const Values& row, int64_t times) {
   return values;
 }
 
+inline constexpr DType kFloatingTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+
 class RowNorm : public test::EachDevice {
  protected:
   Tensor tensor(const Values& values, const Shape& shape, DType dtype = DType::f64) {
@@ -47,9 +49,37 @@ class RowNorm : public test::EachDevice {
   Tensor filled(const Shape& shape, double value, DType dtype = DType::f64) {
     return Tensor::full(shape, value, {.dtype = dtype, .device = GetParam()});
   }
+  template <bool kMean>
+  void check_whole_rows();
 };
 
-inline constexpr DType kFloatingTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16};
+// Rows that fill their threads and blocks have kernels without bounds on CUDA in 16 bits: of
+// layer_norm (kMean) or rms_norm, with the bits of seven such rows and of parameters not given.
+template <bool kMean>
+void RowNorm::check_whole_rows() {
+  for (const DType dtype : kFloatingTypes) {
+    for (const int64_t m : {1024, 2048, 4096}) {
+      SCOPED_TRACE(concat(dtype, " ", m));
+      Values values(static_cast<size_t>(8 * m)), weights(static_cast<size_t>(m));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(0.1 + 1.7 * double(i)) + 0.5;
+      for (size_t i = 0; i < weights.size(); ++i) weights[i] = std::cos(0.3 * double(i));
+      const auto norm = [&](const Tensor& x, const Tensor& gamma,
+                            [[maybe_unused]] const Tensor& beta) {
+        return kMean ? layer_norm(x, {m}, gamma, beta) : rms_norm(x, {m}, gamma);
+      };
+      const DType parameter = acc_dtype(dtype);
+      const Tensor x = tensor(values, {8, m}, dtype), gamma = tensor(weights, {m}, parameter);
+      const Tensor beta = tensor(Values(weights.rbegin(), weights.rend()), {m}, parameter);
+      const Tensor ones = filled({m}, 1, parameter), zeros = filled({m}, 0, parameter);
+      const Tensor y = norm(x, gamma, beta), no_beta = norm(x, gamma, {}),
+                   no_gamma = norm(x, {}, beta);
+      const Values want = y.to_vector<double>();
+      expect_near(norm(x.slice(0, 0, 7), gamma, beta), Values(want.begin(), want.end() - m), 0);
+      expect_near(norm(x, gamma, zeros), no_beta.to_vector<double>(), 0);
+      expect_near(norm(x, ones, beta), no_gamma.to_vector<double>(), 0);
+    }
+  }
+}
 
 // One case of PyTorch's: y and every gradient of layer_norm (kMean) or rms_norm.
 template <bool kMean>
