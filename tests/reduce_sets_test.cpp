@@ -79,31 +79,35 @@ TEST_P(ReduceSets, SetsOfOneTurn) {
   }
 }
 
-// 64 and 128 rows of as many columns as one turn needs.
-constexpr size_t kTurnColumns = 256;
+struct Columns {
+  size_t rows, columns;
+};
+// Of one turn, of 64 and 128 rows; and too few columns for one.
+constexpr Columns kColumnSets[] = {{64, 256}, {128, 256}, {64, 16}};
 
 // Their terms are the largest one's 1 and others near or far: over columns and along rows.
 TEST_P(ReduceSets, LogSumExpOfLargeValues) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     Values sizes{1, 300, 4000, 60000};
     if (dtype != DType::f16) sizes.insert(sizes.end(), {70000, 1e6, 1e15, 3e38});
-    for (const size_t rows : {64, 128}) {
-      SCOPED_TRACE(concat(to_string(dtype), ", ", rows, " rows"));
-      Values x(rows * kTurnColumns);
+    for (const auto& [rows, columns] : kColumnSets) {
+      SCOPED_TRACE(concat(to_string(dtype), " [", rows, ", ", columns, "]"));
+      Values x(rows * columns);
       for (size_t r = 0; r < rows; ++r) {
-        for (size_t c = 0; c < kTurnColumns; ++c) {
-          const double size = sizes[c / 16 % sizes.size()] * (c % 2 == 0 ? 1 : -1);
-          x[r * kTurnColumns + c] = r % 3 == 0 ? size : size - std::abs(size) / 128;
+        for (size_t c = 0; c < columns; ++c) {
+          const double size = sizes[c * sizes.size() / columns] * (c % 2 == 0 ? 1 : -1);
+          x[r * columns + c] = r % 3 == 0 ? size : size - std::abs(size) / 128;
         }
       }
-      const Tensor given = make(x, {static_cast<int64_t>(rows), kTurnColumns}, dtype);
+      const Tensor given =
+          make(x, {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, dtype);
       const Values stored = given.to_vector<double>(),
                    down = logsumexp(given, {0}).to_vector<double>(),
                    along = logsumexp(given.transpose(0, 1).contiguous(), {1}).to_vector<double>();
-      for (size_t c = 0; c < kTurnColumns; ++c) {
+      for (size_t c = 0; c < columns; ++c) {
         double most = -kInf, exps = 0;
-        for (size_t r = 0; r < rows; ++r) most = std::max(most, stored[r * kTurnColumns + c]);
-        for (size_t r = 0; r < rows; ++r) exps += std::exp(stored[r * kTurnColumns + c] - most);
+        for (size_t r = 0; r < rows; ++r) most = std::max(most, stored[r * columns + c]);
+        for (size_t r = 0; r < rows; ++r) exps += std::exp(stored[r * columns + c] - most);
         const double want = most + std::log(exps);
         EXPECT_NEAR(down[c], want, std::abs(want) * eps_of(dtype)) << c;
         EXPECT_NEAR(along[c], want, std::abs(want) * eps_of(dtype)) << c;
@@ -114,18 +118,19 @@ TEST_P(ReduceSets, LogSumExpOfLargeValues) {
 
 // NaN or infinities in some columns leave their neighbours in a pack alone.
 TEST_P(ReduceSets, LogSumExpBesideNaN) {
+  const auto log_of = [](size_t count) { return std::log(static_cast<double>(count)); };
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
     const double tolerance = dtype == DType::bf16 ? 8e-3 : 1e-3;
     for (const double odd : {static_cast<double>(NAN), kInf, -kInf}) {
-      for (const size_t rows : {64, 128}) {
-        SCOPED_TRACE(concat(to_string(dtype), " ", odd, ", ", rows, " rows"));
-        const auto log_of = [](size_t count) { return std::log(static_cast<double>(count)); };
-        Values x(rows * kTurnColumns, -3), want(kTurnColumns, log_of(rows) - 3);
-        for (const size_t column : {2, 13, 17}) {
-          x[37 * kTurnColumns + column] = odd;
+      for (const auto& [rows, columns] : kColumnSets) {
+        SCOPED_TRACE(concat(to_string(dtype), " ", odd, " [", rows, ", ", columns, "]"));
+        Values x(rows * columns, -3), want(columns, log_of(rows) - 3);
+        for (const size_t column : {size_t(2), size_t(13), columns - 7}) {
+          x[37 * columns + column] = odd;
           want[column] = odd == -kInf ? log_of(rows - 1) - 3 : odd;
         }
-        const Tensor given = make(x, {static_cast<int64_t>(rows), kTurnColumns}, dtype);
+        const Tensor given =
+            make(x, {static_cast<int64_t>(rows), static_cast<int64_t>(columns)}, dtype);
         const Values got = logsumexp(given, {0}).to_vector<double>();
         for (size_t c = 0; c < got.size(); ++c) {
           const bool is_same = std::isnan(want[c]) ? std::isnan(got[c]) : got[c] == want[c];
