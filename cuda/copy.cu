@@ -72,19 +72,25 @@ __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) 
   }
 }
 
-// grid:  1-D; a pack per thread, in the order of y
+// Places along an axis that x repeats itself along which one thread stores what it has read.
+inline constexpr int kCopyRows = 4;
+
+// grid:  1-D; a pack per thread, in the order of y; each is stored kRows times, `row` apart
 // bytes: fewest = actual; what x repeats comes from L2
-template <class Word, bool kRepeats>
+template <class Word, bool kRepeats, int kRows>
 __global__ void __launch_bounds__(kElementThreads)
     copy_pack_axes(Word* __restrict__ y, const Word* __restrict__ x,
-                   const __grid_constant__ PackAxes<2> axes, uint32_t packs) {
+                   const __grid_constant__ PackAxes<2> axes, uint32_t packs, int64_t row) {
   const uint32_t i = blockIdx.x * kElementThreads + threadIdx.x;
   if (i >= packs) return;
   const StridedOffsets<2> at = axes.offsets(i);
   const Pack<Word, kFullPack<Word>> pack = read_pack<Word, kRepeats>(x + at.at[1]);
   uint4 word;
   memcpy(&word, &pack, sizeof word);
-  __stcs(reinterpret_cast<uint4*>(y + at.at[0]), word);  // L2 keeps what x repeats rather than y
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {  // L2 keeps what x repeats rather than y
+    __stcs(reinterpret_cast<uint4*>(y + at.at[0] + r * row), word);
+  }
 }
 
 // The same along any number of axes.
@@ -127,17 +133,53 @@ std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy&
   return StridedPlan<2>(extents, strides);
 }
 
+// A walk of which each pack is stored kCopyRows times, `row` elements apart.
+struct RepeatedRows {
+  StridedPlan<2> packs;
+  int64_t row;
+};
+
+// `packs` walked so along the innermost axis along which x repeats itself a multiple of kCopyRows
+// times, if there is one: as the gradient of a mean over channels does.
+std::optional<RepeatedRows> plan_repeated_rows(const StridedPlan<2>& packs) {
+  int repeated = packs.rank - 2;
+  while (repeated >= 0 &&
+         (packs.strides[1][repeated] != 0 || packs.extents[repeated] % kCopyRows != 0)) {
+    --repeated;
+  }
+  if (repeated < 0) return {};
+  Shape extents;
+  std::array<Strides, 2> strides;
+  for (int axis = 0; axis < packs.rank; ++axis) {
+    const int64_t rows = axis == repeated ? kCopyRows : 1;
+    extents.append(packs.extents[axis] / rows);
+    strides[0].append(packs.strides[0][axis] * rows);
+    strides[1].append(packs.strides[1][axis]);
+  }
+  return RepeatedRows{StridedPlan<2>(extents, strides), packs.strides[0][repeated]};
+}
+
+template <class Word, bool kRepeats, int kRows>
+void copy_pack_rows(Cuda& cuda, Word* y, const Word* x, const StridedPlan<2>& packs, int64_t row) {
+  copy_pack_axes<Word, kRepeats, kRows>
+      <<<exact_blocks(ceil_div(packs.count, kElementThreads), "copy"), kElementThreads, 0,
+         cuda.stream()>>>(y, x, PackAxes<2>(packs), static_cast<uint32_t>(packs.count), row);
+}
+
 template <class Word, bool kRepeats>
 void copy_packed(Cuda& cuda, Word* y, const Word* x, const StridedPlan<2>& packs) {
-  if (PackAxes<2>::take(packs)) {
-    copy_pack_axes<Word, kRepeats>
-        <<<exact_blocks(ceil_div(packs.count, kElementThreads), "copy"), kElementThreads, 0,
-           cuda.stream()>>>(y, x, PackAxes<2>(packs), static_cast<uint32_t>(packs.count));
-  } else {
+  if (!PackAxes<2>::take(packs)) {
     copy_packs<Word, kRepeats>
         <<<stepping_blocks(packs.count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
             y, x, packs);
+    return;
   }
+  if constexpr (!kRepeats) {
+    if (const auto rows = plan_repeated_rows(packs)) {
+      return copy_pack_rows<Word, false, kCopyRows>(cuda, y, x, rows->packs, rows->row);
+    }
+  }
+  copy_pack_rows<Word, kRepeats, 1>(cuda, y, x, packs, 0);
 }
 
 // The transpose that a copy is, if it is one with both sides long enough for tiles.
