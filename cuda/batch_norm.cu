@@ -31,24 +31,23 @@ Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
       cuda.workspace(static_cast<size_t>(count) * sizeof(Part) + extra_bytes));
 }
 
-dim3 columns_grid(const BatchNormColumns& plan, int64_t blocks_of_rows) {
-  return {exact_blocks(plan.channel_blocks, kOp),
-          static_cast<unsigned>(std::min(blocks_of_rows, kMaxGridY))};
+template <int N, class Of>
+BatchNormColumns plan_sums(const BatchNormGeometry& g) {
+  return plan_batch_norm_columns(g.m(), g.c, N, kColumnSums / Of::kInputs);
 }
 
-// Blocks across the rows for the kernels that write: each steps over the groups of rows.
-int64_t writing_blocks(const BatchNormColumns& plan) {
-  constexpr int64_t kBlocks = 2112;  // 8 on each multiprocessor, twice over
-  return std::clamp<int64_t>(ceil_div(kBlocks, plan.channel_blocks), 1,
-                             ceil_div(plan.m, plan.group));
-}
-
-template <class Of, int N>
+template <int N, class Of>
 void launch_columns(Cuda& cuda, const Of& of, const BatchNormColumns& plan,
                     typename Of::Part* parts, int64_t* batches) {
-  const LaunchShape shape{columns_grid(plan, plan.chunks), kThreads,
-                          kThreads * N * sizeof(typename Of::Part)};
+  const LaunchShape shape{
+      {exact_blocks(plan.channel_blocks, kOp), static_cast<unsigned>(plan.chunks)},
+      kThreads,
+      kThreads * N * sizeof(typename Of::Part)};
   launch_kernel(cuda, shape, batch_norm_parts_thread_per_column<Of, N>, of, plan, parts, batches);
+}
+
+LaunchShape writing_shape(const BatchNormColumns& plan) {
+  return {exact_blocks(plan.groups * plan.channel_blocks, kOp), kThreads};
 }
 
 template <class Part, class Finish>
@@ -116,16 +115,18 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
 
 template <class T, int N>
 void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGeometry& g) {
-  const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N);
   ForwardFinish<T> finish = forward_finish<T>(args, g);
   if (args.training) {
+    constexpr int kSumWidth = batch_norm_sum_width(N);
+    const BatchNormColumns plan = plan_sums<kSumWidth, MomentsOf<T>>(g);
     auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
-    launch_columns<MomentsOf<T>, N>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
+    launch_columns<kSumWidth>(cuda, finish.of, plan, parts, args.batches.as<int64_t>());
     launch_finish(cuda, plan, parts, finish);
   }
-  launch_overlapping(cuda, {columns_grid(plan, writing_blocks(plan)), kThreads},
-                     batch_norm_forward_write_columns<T, N>, args.x.as<T>(), args.y.as<T>(), plan,
-                     finish, args.training, batch_norm_streams(args.x.nbytes()));
+  const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N, kColumnWrites);
+  launch_overlapping(cuda, writing_shape(plan), batch_norm_forward_write_columns<T, N>,
+                     args.x.as<T>(), args.y.as<T>(), plan, finish, args.training,
+                     batch_norm_streams(args.x.nbytes()));
 }
 
 // ---- backward ----------------------------------------------------------------------------------
@@ -174,19 +175,20 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
 template <class T, int N>
 void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeometry& g) {
   using A = acc_t<T>;
-  const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N);
+  const BatchNormColumns writing = plan_batch_norm_columns(g.m(), g.c, N, kColumnWrites / 2);
   const T *x = args.x.as<T>(), *dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
   const bool wants_parameters = args.dgamma || args.dbeta;
   const bool second_pass = args.training && args.dx;
   BackwardFinish<A> finish = backward_finish<A>(args, g);
-  const LaunchShape writing{columns_grid(plan, writing_blocks(plan)), kThreads};
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!second_pass && !wants_parameters) {
-    launch_kernel(cuda, writing, batch_norm_backward_write_columns<T, N, false>, x, dy, dx, plan,
-                  finish, streams);
+    launch_kernel(cuda, writing_shape(writing), batch_norm_backward_write_columns<T, N, false>, x,
+                  dy, dx, writing, finish, streams);
     return;
   }
+  constexpr int kSumWidth = batch_norm_sum_width(N);
+  const BatchNormColumns plan = plan_sums<kSumWidth, SumsOf<T, false>>(g);
   auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c,
                                                 static_cast<size_t>(2 * g.c) * sizeof(A));
   if (second_pass) {
@@ -195,17 +197,16 @@ void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNorm
   }
   int64_t* const none = nullptr;
   if (args.dx && !args.training) {
-    launch_columns<SumsOf<T, true>, N>(
-        cuda, SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma}, plan, parts,
-        none);
+    launch_columns<kSumWidth>(cuda,
+                              SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma},
+                              plan, parts, none);
   } else {
-    launch_columns<SumsOf<T, false>, N>(cuda, SumsOf<T, false>{x, dy, finish.mean}, plan, parts,
-                                        none);
+    launch_columns<kSumWidth>(cuda, SumsOf<T, false>{x, dy, finish.mean}, plan, parts, none);
   }
   launch_finish(cuda, plan, parts, finish);
   if (second_pass) {
-    launch_overlapping(cuda, writing, batch_norm_backward_write_columns<T, N, true>, x, dy, dx,
-                       plan, finish, streams);
+    launch_overlapping(cuda, writing_shape(writing), batch_norm_backward_write_columns<T, N, true>,
+                       x, dy, dx, writing, finish, streams);
   }
 }
 

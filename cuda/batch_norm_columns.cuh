@@ -11,11 +11,12 @@ namespace gradus {
 // The thread's place: its first channel, and its row within a group of rows.
 template <int N>
 struct BatchNormPlace {
+  int lane, row;
   int64_t c;
-  int row;
-  __device__ __forceinline__ BatchNormPlace(const BatchNormColumns& plan)
-      : c((int64_t{blockIdx.x} * plan.lanes + threadIdx.x % plan.lanes) * N),
-        row(static_cast<int>(threadIdx.x) / plan.lanes) {}
+  __device__ __forceinline__ BatchNormPlace(const BatchNormColumns& plan, int64_t channel_block)
+      : lane(static_cast<int>(threadIdx.x) % plan.lanes),
+        row(static_cast<int>(threadIdx.x) / plan.lanes),
+        c((channel_block * plan.lanes + lane) * N) {}
 };
 
 // math    parts[chunk, c] = moments or sums of every chunks-th group of rows, N channels a thread
@@ -29,11 +30,11 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     batch_norm_parts_thread_per_column(const Of of, const BatchNormColumns plan,
                                        typename Of::Part* parts, int64_t* batches) {
   using Part = typename Of::Part;
-  constexpr int U = batch_norm_column_unroll(N);
+  constexpr int U = kColumnSums / Of::kInputs;
   extern __shared__ __align__(16) unsigned char batch_norm_shared[];
   Part* of_thread = reinterpret_cast<Part*>(batch_norm_shared);
   if (batches != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) ++*batches;
-  const BatchNormPlace<N> place(plan);
+  const BatchNormPlace<N> place(plan, blockIdx.x);
   const bool used = place.c < plan.c;
   typename Of::template Columns<N> columns(of, used ? place.c : 0);
   const int64_t rows = used ? plan.m : 0;
@@ -107,46 +108,86 @@ __global__ void __launch_bounds__(1024)
   if (warp == 0 && c < c_count) finish.finish(c, part, true);
 }
 
+// What of_channel() says of each of the thread's N channels, asked once per block and channel. All
+// threads of the block call.
+template <int N, class Terms, class OfChannel>
+__device__ __forceinline__ void share_terms(const BatchNormColumns& plan,
+                                            const BatchNormPlace<N>& place, Terms (&terms)[N],
+                                            const OfChannel& of_channel) {
+  using A = decltype(Terms::mean);
+  constexpr int kFields = sizeof(Terms) / sizeof(A);
+  __shared__ __align__(16) A fields[kFields][kColumnLanes * N];
+  const int mine = static_cast<int>(threadIdx.x), channels = plan.lanes * N;
+  const int64_t c = place.c - place.lane * N + mine;
+  if (mine < channels && c < plan.c) {
+    const Terms term = of_channel(c);
+    A values[kFields];
+    memcpy(values, &term, sizeof term);
+#pragma unroll
+    for (int f = 0; f < kFields; ++f) fields[f][mine] = values[f];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    A values[kFields];
+#pragma unroll
+    for (int f = 0; f < kFields; ++f) values[f] = fields[f][place.lane * N + j];
+    memcpy(&terms[j], values, sizeof values);
+  }
+}
+
+// Where a block that writes is: groups from the last to the first, since the first stage has just
+// left the last ones in L2, and in each group the channels.
+template <int N>
+struct BatchNormWritePlace {
+  int64_t group;
+  BatchNormPlace<N> in_group;
+  int64_t row;  // the thread's first; the others are plan.rows apart
+  __device__ __forceinline__ explicit BatchNormWritePlace(const BatchNormColumns& plan)
+      : group(plan.groups - 1 - blockIdx.x / static_cast<uint32_t>(plan.channel_blocks)),
+        in_group(plan, blockIdx.x % static_cast<uint32_t>(plan.channel_blocks)),
+        row(group * plan.group + in_group.row) {}
+  __device__ __forceinline__ bool has(const BatchNormColumns& plan, int u) const {
+    return in_group.c < plan.c && row + u * plan.rows < plan.m;
+  }
+  __device__ __forceinline__ int64_t at(const BatchNormColumns& plan, int u) const {
+    return (row + u * plan.rows) * plan.c + in_group.c;
+  }
+};
+
 // math    y = (x - mean)·rstd·gamma + beta
-// grid    blocks (channels, any number); the last rows first: the first stage has just left them in
-//         L2
+// grid    a block per group of rows and channels
 // passes  1 moments (x read), 2 finish (per channel), 3 this one (x read, y written); evaluation:
 //         this one alone
 // bytes   fewest 2Eb; 3Eb in training when x does not fit L2
 // order   element-wise
 template <class T, int N>
-__global__ void __launch_bounds__(kBatchNormThreads, 3)
+__global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_forward_write_columns(const T* __restrict__ x, T* __restrict__ y,
                                      const BatchNormColumns plan, const ForwardFinish<T> f,
                                      bool training, bool streams) {
   using A = acc_t<T>;
-  constexpr int U = batch_norm_column_unroll(N);
-  const BatchNormPlace<N> place(plan);
-  if (place.c >= plan.c) return;
-  wait_for_previous_kernel();
-  BatchNormForwardTerms<A> t[N];
+  constexpr int U = kColumnWrites;
+  const BatchNormWritePlace<N> place(plan);
+  if (!training) wait_for_previous_kernel();  // it may have written x
+  Raw<T, N> in[U];
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const int64_t c = place.c + j;
-    t[j] = training ? f.transform(c, f.mean[c], f.rstd[c])
-                    : f.use_running(c, blockIdx.y == 0 && place.row == 0);
+  for (int u = 0; u < U; ++u) {
+    if (place.has(plan, u)) in[u].load(x + place.at(plan, u));
   }
-  const int64_t groups = (plan.m + plan.group - 1) / plan.group;
-  for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
-    const int64_t row = group * plan.group + place.row;
-    Raw<T, N> in[U];
+  if (training) wait_for_previous_kernel();
+  BatchNormForwardTerms<A> terms[N];
+  share_terms(plan, place.in_group, terms, [&](int64_t c) {
+    return training ? f.transform(c, f.mean[c], f.rstd[c]) : f.use_running(c, place.group == 0);
+  });
 #pragma unroll
-    for (int u = 0; u < U; ++u) {
-      if (row + u * plan.rows < plan.m) in[u].load(x + (row + u * plan.rows) * plan.c + place.c);
-    }
+  for (int u = 0; u < U; ++u) {
+    if (!place.has(plan, u)) continue;
+    A out[N];
 #pragma unroll
-    for (int u = 0; u < U; ++u) {
-      if (row + u * plan.rows >= plan.m) continue;
-      A out[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) out[j] = (in[u][j] - t[j].mean) * t[j].scale + t[j].shift;
-      store_result(y + (row + u * plan.rows) * plan.c + place.c, round_raw<T, N>(out), streams);
-    }
+    for (int j = 0; j < N; ++j)
+      out[j] = (in[u][j] - terms[j].mean) * terms[j].scale + terms[j].shift;
+    store_result(y + place.at(plan, u), round_raw<T, N>(out), streams);
   }
 }
 
@@ -156,45 +197,38 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 // bytes   fewest 3Eb; 5Eb when x and dy do not fit L2; evaluation 2Eb
 // order   element-wise
 template <class T, int N, bool kTraining>
-__global__ void __launch_bounds__(kBatchNormThreads, 3)
+__global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_backward_write_columns(const T* __restrict__ x, const T* __restrict__ dy,
                                       T* __restrict__ dx, const BatchNormColumns plan,
                                       const BackwardFinish<acc_t<T>> f, bool streams) {
   using A = acc_t<T>;
-  constexpr int U = batch_norm_column_unroll(N) / 2;
-  const BatchNormPlace<N> place(plan);
-  if (place.c >= plan.c) return;
-  wait_for_previous_kernel();
-  BatchNormBackwardTerms<A> t[N];
+  constexpr int U = kColumnWrites / 2;
+  const BatchNormWritePlace<N> place(plan);
+  Raw<T, N> x_in[U], dy_in[U];
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const int64_t c = place.c + j;
-    t[j] = kTraining ? BatchNormBackwardTerms<A>{f.mean[c], f.scale(c), f.m1[c], f.m2r[c]}
-                     : BatchNormBackwardTerms<A>{A(0), f.scale(c), A(0), A(0)};
+  for (int u = 0; u < U; ++u) {
+    if (!place.has(plan, u)) continue;
+    if (kTraining) x_in[u].load(x + place.at(plan, u));
+    dy_in[u].load(dy + place.at(plan, u));
   }
-  const int64_t size = plan.rows * U, groups = (plan.m + size - 1) / size;
-  for (int64_t group = groups - 1 - blockIdx.y; group >= 0; group -= gridDim.y) {
-    const int64_t row = group * size + place.row;
-    Raw<T, N> x_in[U], dy_in[U];
+  wait_for_previous_kernel();
+  BatchNormBackwardTerms<A> terms[N];
+  share_terms(plan, place.in_group, terms, [&](int64_t c) {
+    using Terms = BatchNormBackwardTerms<A>;
+    return kTraining ? Terms{f.mean[c], f.scale(c), f.m1[c], f.m2r[c]}
+                     : Terms{A(0), f.scale(c), A(0), A(0)};
+  });
 #pragma unroll
-    for (int u = 0; u < U; ++u) {
-      if (row + u * plan.rows >= plan.m) continue;
-      const int64_t at = (row + u * plan.rows) * plan.c + place.c;
-      if (kTraining) x_in[u].load(x + at);
-      dy_in[u].load(dy + at);
+  for (int u = 0; u < U; ++u) {
+    if (!place.has(plan, u)) continue;
+    A out[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      A direct = dy_in[u][j];
+      if (kTraining) direct -= terms[j].m1 + (x_in[u][j] - terms[j].mean) * terms[j].m2r;
+      out[j] = terms[j].scale * direct;
     }
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      if (row + u * plan.rows >= plan.m) continue;
-      A out[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        A direct = dy_in[u][j];
-        if (kTraining) direct -= t[j].m1 + (x_in[u][j] - t[j].mean) * t[j].m2r;
-        out[j] = t[j].scale * direct;
-      }
-      store_result(dx + (row + u * plan.rows) * plan.c + place.c, round_raw<T, N>(out), streams);
-    }
+    store_result(dx + place.at(plan, u), round_raw<T, N>(out), streams);
   }
 }
 

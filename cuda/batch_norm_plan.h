@@ -198,32 +198,38 @@ struct BatchNormHeldWalk {
 };
 
 // Channels-last tensors: m rows of c channels. A block has `lanes` threads across the channels,
-// each `width` channels wide, and kBatchNormThreads / lanes across the rows; it takes every
-// `chunks`-th group of rows, so that all blocks sweep memory together.
+// each `width` channels wide, and kBatchNormThreads / lanes across the rows. Blocks that sum take
+// every `chunks`-th group of rows, so that all of them sweep memory together; blocks that write
+// take one group.
 struct BatchNormColumns {
   int64_t m = 0, c = 0;
-  int lanes = 1;               // a power of two, at most 32
+  int lanes = 1;               // a power of two, at most kColumnLanes
   int rows = 0;                // kBatchNormThreads / lanes
   int64_t channel_blocks = 0;  // blocks across the channels
   int64_t group = 0;           // rows that a block loads together
-  int64_t chunks = 0;          // blocks across the rows
+  int64_t groups = 0;
+  int64_t chunks = 0;  // blocks across the rows
 };
+inline constexpr int kColumnLanes = 32;
 
-// Rows that a thread loads together.
-constexpr int batch_norm_column_unroll(int width) { return width >= 8 ? 4 : 8; }
+// Packs of all inputs that a thread loads together: to sum, of half the bytes, so that what it
+// keeps for its channels leaves registers for them; to write.
+inline constexpr int kColumnSums = 8, kColumnWrites = 4;
+constexpr int batch_norm_sum_width(int width) { return width == 1 ? 1 : width / 2; }
 
-inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width) {
+// together: rows that a thread loads together.
+inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width, int together) {
   // All at work at once, on any current card; fewer where each would have little to do, since the
   // chunks are added up by few threads.
   constexpr int64_t kBlocks = 512;
   BatchNormColumns plan{.m = m, .c = c};
   const int64_t vectors = ceil_div(c, width);
-  while (plan.lanes < 32 && plan.lanes < vectors) plan.lanes *= 2;
+  while (plan.lanes < kColumnLanes && plan.lanes < vectors) plan.lanes *= 2;
   plan.rows = kBatchNormThreads / plan.lanes;
   plan.channel_blocks = std::max<int64_t>(1, ceil_div(vectors, plan.lanes));
-  plan.group = plan.rows * batch_norm_column_unroll(width);
-  const int64_t groups = std::max<int64_t>(1, ceil_div(m, plan.group));
-  plan.chunks = std::clamp<int64_t>(groups / 4, 1, ceil_div(kBlocks, plan.channel_blocks));
+  plan.group = int64_t{plan.rows} * together;
+  plan.groups = ceil_div(m, plan.group);
+  plan.chunks = std::clamp<int64_t>(plan.groups / 4, 1, ceil_div(kBlocks, plan.channel_blocks));
   return plan;
 }
 

@@ -98,8 +98,12 @@ TEST(BatchNormPlan, ColumnsCoverTheChannels) {
     for (const int64_t m : {1, 7, 300, 100000}) {
       for (const int width : {1, 4, 8}) {
         if (c % width != 0) continue;
-        const BatchNormColumns plan = plan_batch_norm_columns(m, c, width);
+        const BatchNormColumns plan = plan_batch_norm_columns(m, c, width, 4);
         EXPECT_EQ(plan.lanes * plan.rows, kBatchNormThreads);
+        EXPECT_LE(plan.lanes * width, kBatchNormThreads);  // a thread for each channel
+        EXPECT_EQ(plan.group, plan.rows * 4);
+        EXPECT_GE(plan.groups * plan.group, m);
+        EXPECT_LT((plan.groups - 1) * plan.group, m);
         EXPECT_GE(plan.channel_blocks * plan.lanes * width, c);
         EXPECT_LT((plan.channel_blocks - 1) * plan.lanes * width, c);
         EXPECT_GE(plan.chunks, 1);
