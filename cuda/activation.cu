@@ -54,10 +54,10 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
   }
 }
 
-// All lanes of a warp call.
+// Writes y and returns the bits.
 template <bool Wide, class T, class F>
-__device__ __forceinline__ void forward_mask_of_pack(const T* x, T* y, uint8_t* mask, int64_t first,
-                                                     int64_t count, const F& f) {
+__device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64_t first,
+                                                         int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
   const Pack<T, N> values = load_upto<Wide, N>(x, first, count);
   uint32_t bits = 0;
@@ -70,26 +70,40 @@ __device__ __forceinline__ void forward_mask_of_pack(const T* x, T* y, uint8_t* 
     results[j] = to_acc<acc_t<T>>(f.f(v));
   }
   store_upto<Wide>(y, first, count, narrow_pack<T>(results));
-  store_bits<N>(mask, first, bits, Wide || first < count);
+  return bits;
 }
+
+inline constexpr int kMaskThreads = 128;
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
 // grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
-//        are joined to bytes by shuffles
-// needs: aligned: x and y aligned to 16 bytes
+//        are joined to bytes by shuffles, and those of a block in shared memory where a warp has
+//        less than the 32 bytes that memory moves at once
+// needs: aligned: x, y and mask aligned to 16 bytes
 template <class T, class F>
-__global__ void __launch_bounds__(kElementThreads)
+__global__ void __launch_bounds__(kMaskThreads)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
-  constexpr int N = kFullPack<T>;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) * N;
-  const int64_t of_warp = first - threadIdx.x % 32 * N;
-  if (of_warp >= count) return;
-  if (aligned && of_warp + 32 * N <= count) {
-    forward_mask_of_pack<true>(x, y, mask, first, count, f);
+  constexpr int N = kFullPack<T>, kBlock = kMaskThreads * N, kBytes = kBlock / 8;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t block = int64_t{blockIdx.x} * kBlock, first = block + thread * N;
+  const bool whole = aligned && block + kBlock <= count;
+  const uint32_t bits = whole ? forward_mask_of_pack<true>(x, y, first, count, f)
+                              : forward_mask_of_pack<false>(x, y, first, count, f);
+  if constexpr (N >= 8) {
+    store_bits<N>(mask, first, bits, whole || first < count);
   } else {
-    forward_mask_of_pack<false>(x, y, mask, first, count, f);
+    __shared__ __align__(16) uint8_t of_block[kBytes];
+    store_bits<N>(of_block, thread * N, bits, true);
+    __syncthreads();
+    if (whole) {
+      if (thread >= kBytes / 16) return;
+      reinterpret_cast<uint4*>(mask + block / 8)[thread] =
+          reinterpret_cast<const uint4*>(of_block)[thread];
+    } else if (thread < kBytes && block + thread * 8 < count) {
+      mask[block / 8 + thread] = of_block[thread];
+    }
   }
 }
 
@@ -128,13 +142,13 @@ __global__ void __launch_bounds__(kElementThreads)
 
 // The blocks of a map with a bit per element.
 template <class T>
-unsigned mask_blocks(int64_t count) {
-  return exact_blocks(ceil_div(count, int64_t{kElementThreads} * kFullPack<T>), "activation");
+unsigned mask_blocks(int64_t count, int64_t threads) {
+  return exact_blocks(ceil_div(count, threads * kFullPack<T>), "activation");
 }
 
 template <class T>
-bool is_aligned(const T* a, const T* b) {
-  return pack_width(sizeof(T), {a, b}, {}) == kFullPack<T>;
+bool is_aligned(std::initializer_list<const void*> tensors) {
+  return pack_width(sizeof(T), tensors, {}) == kFullPack<T>;
 }
 
 template <class T, class F>
@@ -145,8 +159,9 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       if (count == 0) return;
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
-      activation_forward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
-          x, y, args.mask.as<uint8_t>(), is_aligned<T>(x, y), count, f);
+      uint8_t* mask = args.mask.as<uint8_t>();
+      activation_forward_mask<<<mask_blocks<T>(count, kMaskThreads), kMaskThreads, 0,
+                                cuda.stream()>>>(x, y, mask, is_aligned<T>({x, y, mask}), count, f);
       return;
     }
   }
@@ -160,8 +175,9 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    activation_backward_mask<<<mask_blocks<T>(count), kElementThreads, 0, cuda.stream()>>>(
-        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>(dy, dx), count, f);
+    activation_backward_mask<<<mask_blocks<T>(count, kElementThreads), kElementThreads, 0,
+                               cuda.stream()>>>(args.saved.as<uint8_t>(), dy, dx,
+                                                is_aligned<T>({dy, dx}), count, f);
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }
