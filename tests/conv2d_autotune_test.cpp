@@ -1,4 +1,4 @@
-// conv2d with measured choices, on the GPU: every way computes the same, the table is obeyed, and
+// conv2d by a table of choices, on the GPU: every way computes the same, the table is obeyed, and
 // nothing is timed while a graph is recorded.
 #include <algorithm>
 #include <cmath>
@@ -7,77 +7,57 @@
 #include "core/generator.h"
 #include "core/trace.h"
 #include "nn/capture.h"
-#include "tests/support/conv_results.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/forced_ways.h"
 
 namespace gradus {
 namespace {
 
-const ConvShapes kProblems[] = {
-    {{3, 1, 17, 14}, {32, 1, 3, 3}, {.padding = 1}},
-    {{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}},
-    {{3, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}},
-    {{2, 24, 19, 21}, {40, 24, 5, 3}, {.stride = 2, .padding = {1, 0}}},
-    {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}},
-    {{8, 128, 13, 13}, {136, 128, 3, 3}, {.padding = 1}},
-    {{6, 128, 33, 31}, {192, 128, 3, 3}, {.stride = 2, .padding = 1}},
-    {{4, 64, 32, 32}, {72, 64, 1, 1}},
-    {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}},
-    {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}},
+struct Problem {
+  const char* name;
+  ConvShapes shapes;
+};
+void PrintTo(const Problem& problem, std::ostream* out) { *out << problem.name; }
+
+const Problem kProblems[] = {
+    {"From1To32", {{3, 1, 17, 14}, {32, 1, 3, 3}, {.padding = 1}}},
+    {"From3To64", {{2, 3, 15, 18}, {64, 3, 3, 3}, {.padding = 1}}},
+    {"From32To32", {{3, 32, 19, 28}, {32, 32, 3, 3}, {.padding = 1}}},
+    {"Kernel5x3", {{2, 24, 19, 21}, {40, 24, 5, 3}, {.stride = 2, .padding = {1, 0}}}},
+    {"From64To64", {{5, 64, 16, 15}, {64, 64, 3, 3}, {.padding = 1}}},
+    {"From128To136", {{8, 128, 13, 13}, {136, 128, 3, 3}, {.padding = 1}}},
+    {"From128To192", {{6, 128, 33, 31}, {192, 128, 3, 3}, {.stride = 2, .padding = 1}}},
+    {"Kernel1x1", {{4, 64, 32, 32}, {72, 64, 1, 1}}},
+    {"Depthwise", {{2, 40, 13, 18}, {40, 1, 3, 3}, {.padding = 1, .groups = 40}}},
+    {"TwoGroups", {{2, 32, 12, 13}, {16, 16, 3, 3}, {.padding = 1, .groups = 2}}},
 };
 
-// The table with another way for all of its problems: each one's i-th, or its last.
-Autotune with_ways(const Autotune& measured, size_t i) {
-  Autotune table(false);
-  for (const auto& [card, choices] : measured.cards()) {
-    for (const auto& [key, choice] : choices) {
-      std::vector<std::string> ways;
-      for (const auto& [way, us] : choice.us) {
-        if (us) ways.push_back(way);
-      }
-      TunedChoice other = choice;
-      other.way = ways[std::min(i, ways.size() - 1)];
-      table.set(card, key, other);
-    }
-  }
-  return table;
-}
-
-size_t most_ways(const Autotune& table) {
-  size_t most = 0;
-  for (const auto& [card, choices] : table.cards()) {
-    for (const auto& [key, choice] : choices) most = std::max(most, choice.us.size());
-  }
-  return most;
-}
+constexpr MemoryFormat kFormats[] = {MemoryFormat::channels_last, MemoryFormat::contiguous};
 
 class Conv2dAutotuneCuda : public test::GpuTest {};
+class Conv2dAutotuneWaysCuda : public Conv2dAutotuneCuda,
+                               public testing::WithParamInterface<Problem> {};
+INSTANTIATE_TEST_SUITE_P(Problems, Conv2dAutotuneWaysCuda, testing::ValuesIn(kProblems),
+                         [](const auto& info) { return info.param.name; });
 
-TEST_F(Conv2dAutotuneCuda, EveryWayComputesTheSame) {
+TEST_P(Conv2dAutotuneWaysCuda, EveryWayComputesTheSame) {
+  const ConvShapes& shapes = GetParam().shapes;
   size_t tried = 0;
-  for (const ConvShapes& problem : kProblems) {
-    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
-      const std::vector<Tensor> wanted = conv_results(problem, DType::f64, format);
-      for (const ConvMode& mode : kConvModes) {
-        SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
-        const MatmulPrecisionGuard precision(mode.precision);
-        Autotune measured;
-        {
-          const AutotuneGuard guard(measured);
-          expect_exactly(conv_results(problem, mode.dtype, format), wanted);
-        }
-        EXPECT_TRUE(measured.missing().empty());
-        for (size_t i = 0; i < most_ways(measured); ++i, ++tried) {
-          Autotune table = with_ways(measured, i);
-          const AutotuneGuard guard(table);
-          SCOPED_TRACE(concat("way ", i));
-          expect_exactly(conv_results(problem, mode.dtype, format), wanted);
-          EXPECT_EQ(table.replayed().size(), measured.measured().size());
-        }
+  for (const MemoryFormat format : kFormats) {
+    const std::vector<Tensor> wanted = conv_results(shapes, DType::f64, format);
+    for (const ConvMode& mode : kConvModes) {
+      const MatmulPrecisionGuard precision(mode.precision);
+      const std::vector<ConvProblem> asked = conv_problems(shapes, mode, format);
+      for (size_t i = 0; i < most_ways(asked); ++i, ++tried) {
+        SCOPED_TRACE(concat(mode.name, " ", format, " way ", i));
+        Autotune table = forced_ways(asked, i);
+        const AutotuneGuard guard(table);
+        expect_exactly(conv_results(shapes, mode.dtype, format), wanted);
+        expect_obeyed(table);
       }
     }
   }
-  EXPECT_GT(tried, 300u);
+  EXPECT_GE(tried, 30u);
 }
 
 TEST_F(Conv2dAutotuneCuda, TheSameTableGivesTheSameBits) {
@@ -213,20 +193,29 @@ std::vector<double> bias_gradient(const ConvShapes& problem, DType dtype, Memory
   return bias.grad().to_vector<double>();
 }
 
-TEST_F(Conv2dAutotuneCuda, BiasGradientsHaveTheSameBitsWithoutThoseOfTheWeights) {
+TEST_P(Conv2dAutotuneWaysCuda, BiasGradientsHaveTheSameBitsWithoutThoseOfTheWeights) {
+  const ConvShapes& shapes = GetParam().shapes;
+  const Kind kinds[] = {Kind::forward, Kind::weight};
   std::vector<ConvMode> modes(std::begin(kConvModes), std::end(kConvModes));
   modes.push_back({"f64", DType::f64});
-  for (const ConvShapes& problem : kProblems) {
-    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
-      for (const ConvMode& mode : modes) {
-        SCOPED_TRACE(concat(problem.x, " ", problem.w, " ", mode.name, " ", format));
-        const MatmulPrecisionGuard precision(mode.precision);
-        EXPECT_EQ(bias_gradient(problem, mode.dtype, format, false),
-                  bias_gradient(problem, mode.dtype, format, true));
-        Autotune table;  // the two ask it for the same choice
+  for (const MemoryFormat format : kFormats) {
+    for (const ConvMode& mode : modes) {
+      SCOPED_TRACE(concat(mode.name, " ", format));
+      const MatmulPrecisionGuard precision(mode.precision);
+      const auto expect_same_bits = [&] {
+        EXPECT_EQ(bias_gradient(shapes, mode.dtype, format, false),
+                  bias_gradient(shapes, mode.dtype, format, true));
+      };
+      expect_same_bits();  // without a table
+      const std::vector<ConvProblem> asked = conv_problems(shapes, mode, format, kinds);
+      const size_t ways = conv_ways(asked.back()).size();  // of the weights
+      EXPECT_GT(ways, 1u);
+      for (size_t i = 0; i < ways; ++i) {
+        SCOPED_TRACE(concat("way ", i));
+        Autotune table = forced_ways(asked, i);
         const AutotuneGuard guard(table);
-        EXPECT_EQ(bias_gradient(problem, mode.dtype, format, false),
-                  bias_gradient(problem, mode.dtype, format, true));
+        expect_same_bits();
+        expect_obeyed(table);
       }
     }
   }
