@@ -64,7 +64,7 @@ template <int N, class Of, class Finish>
 bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const BatchNormRows& rows,
                  const Finish& finish, int64_t* batches) {
   if constexpr (N > 1) {
-    if (cuda.info().compute_major < 9) return false;
+    if (!cuda.has_hopper_features()) return false;
     constexpr int kInputs = Of::kInputs, kWideKept = BatchNormHeld::kWidePacks / kInputs;
     constexpr int kNarrowKept = BatchNormHeld::kNarrowPacks / kInputs;
     const BatchNormHeld held = plan_batch_norm_held(

@@ -155,19 +155,15 @@ constexpr int batch_norm_held_blocks(int threads, int kept, int inputs) {
   return kept > 0 || inputs == 1 ? 4 : 3;
 }
 
-// Where a thread is among its channel's packs; steps over kBatchNormThreads of them.
-struct BatchNormWalk {
-  int64_t at;      // of the pack's first element
-  int64_t in_row;  // packs before it in its row
+// Where a thread is among its channel's packs. A step goes over a pack of each of the block's
+// threads.
+template <class Index>
+struct BatchNormPosition {
+  Index at;      // of the pack's first element
+  Index in_row;  // packs before it in its row
 
-  GRADUS_HD BatchNormWalk(const BatchNormRows& plan, int64_t c, int64_t pack, int width) {
-    const int64_t row = plan.packs < (int64_t(1) << 30)
-                            ? plan.by_row_packs.quotient(static_cast<uint32_t>(pack))
-                            : pack / plan.row_packs;
-    in_row = pack - row * plan.row_packs;
-    at = c * plan.channel + row * plan.row + in_row * width;
-  }
-  GRADUS_HD void step(const BatchNormRows& plan) {
+  template <class Plan>
+  GRADUS_HD void step(const Plan& plan) {
     in_row += plan.step_packs;
     at += plan.step;
     if (in_row >= plan.row_packs) {
@@ -177,23 +173,23 @@ struct BatchNormWalk {
   }
 };
 
+struct BatchNormWalk : BatchNormPosition<int64_t> {
+  GRADUS_HD BatchNormWalk(const BatchNormRows& plan, int64_t c, int64_t pack, int width) {
+    const int64_t row = plan.packs < (int64_t(1) << 30)
+                            ? plan.by_row_packs.quotient(static_cast<uint32_t>(pack))
+                            : pack / plan.row_packs;
+    in_row = pack - row * plan.row_packs;
+    at = c * plan.channel + row * plan.row + in_row * width;
+  }
+};
+
 // The same in 32 bits, which takes a third of the instructions. Past a channel's last pack `at` has
 // no meaning.
-struct BatchNormHeldWalk {
-  uint32_t at, in_row;
-
+struct BatchNormHeldWalk : BatchNormPosition<uint32_t> {
   GRADUS_HD BatchNormHeldWalk(const BatchNormHeld& plan, uint32_t c, uint32_t pack, int width) {
     const uint32_t row = pack / plan.row_packs;
     in_row = pack - row * plan.row_packs;
     at = c * plan.channel + row * plan.row + in_row * static_cast<uint32_t>(width);
-  }
-  GRADUS_HD void step(const BatchNormHeld& plan) {
-    in_row += plan.step_packs;
-    at += plan.step;
-    if (in_row >= plan.row_packs) {
-      in_row -= plan.row_packs;
-      at += plan.wrap;
-    }
   }
 };
 

@@ -134,6 +134,7 @@ Cuda& cuda(int index) {
 
 Cuda::Cuda(int index) : index_(index), info_(device_info(index)) {
   cuda_check(cudaSetDevice(index), "cuda");
+  has_hopper_features_ = detail::compiled_architecture() >= 90;
   fault_ = make_fault();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cuda");
   caching_allocator_ = std::make_shared<CudaAllocator>(index, stream_);

@@ -47,6 +47,10 @@ class Cuda {
 
   int index() const { return index_; }
   const CudaDeviceInfo& info() const { return info_; }
+  // Whether kernels can use what came with compute capability 9.0: clusters, launches that overlap,
+  // bulk copies. The device has it, and what runs there was compiled for it: what was compiled for
+  // an older one and translated by the driver does without.
+  bool has_hopper_features() const { return has_hopper_features_; }
   CUstream_st* stream() const { return stream_; }  // all kernels and copies
   cublasLtContext* blas();                         // created on first use
 
@@ -76,6 +80,7 @@ class Cuda {
 
   int index_;
   CudaDeviceInfo info_;
+  bool has_hopper_features_ = false;
   CUstream_st* stream_ = nullptr;
   cublasLtContext* blas_ = nullptr;
   std::shared_ptr<CudaAllocator> caching_allocator_;
@@ -84,5 +89,12 @@ class Cuda {
   std::shared_ptr<Fault> fault_;  // host memory that the device writes through
   std::string failure_;
 };
+
+namespace detail {
+
+// What the kernels that run on the current device were compiled for: 90 is compute capability 9.0.
+int compiled_architecture();
+
+}  // namespace detail
 
 }  // namespace gradus

@@ -57,7 +57,7 @@ template <class T, int N>
 void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
   SlabForward<T> f = slab_forward<T>(args);
-  f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.info().compute_major >= 9);
+  f.plan = plan_group_norm_slab(g, N, sizeof(T), 1, cuda.has_hopper_features());
   const int shared = f.plan.tensor_bytes;
   if constexpr (sizeof(T) <= 4 && N == kFullPack<T>) {
     if (f.plan.row_packs > 0 && f.plan.rows == 1) return launch_rows<T, N>(cuda, f);
@@ -115,7 +115,7 @@ template <class T, int N>
 void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry& g) {
   using A = acc_t<T>;
   SlabBackward<T> b = slab_backward<T>(args);
-  b.plan = plan_group_norm_slab(g, N, sizeof(T), 2, cuda.info().compute_major >= 9);
+  b.plan = plan_group_norm_slab(g, N, sizeof(T), 2, cuda.has_hopper_features());
   const bool wants_parameters = args.dgamma || args.dbeta, only_parts = !b.plan.on_chip;
   const PartsOfSets of(g.n, g.g, g.channels(), b.plan.segments);
   if (b.plan.on_chip && !wants_parameters) return backward_held<T, N>(cuda, b);

@@ -311,7 +311,7 @@ GroupNormHeld plan_held(Cuda& cuda, const GroupNormGeometry& g, int tensors,
                         std::initializer_list<const void*> pointers) {
   if (pack_width(sizeof(T), pointers, {g.c}) != kFullPack<T>) return {};
   return plan_group_norm_held(g, kFullPack<T>, sizeof(T), sizeof(acc_t<T>), tensors,
-                              cuda.info().compute_major >= 9, shared_limit(cuda));
+                              cuda.has_hopper_features(), shared_limit(cuda));
 }
 
 LaunchShape shape_of(const GroupNormHeld& plan) {

@@ -4,6 +4,20 @@
 #include <mutex>
 
 namespace gradus::detail {
+namespace {
+
+__global__ void kernel_of_all() {}
+
+}  // namespace
+
+// All kernels are compiled for the same architectures, so one tells of all.
+int compiled_architecture() {
+  const RelaxedCapture relaxed;  // it loads the kernel
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of_all)),
+             "cudaFuncGetAttributes");
+  return attributes.ptxVersion;
+}
 
 void prepare_kernel(const Cuda& cuda, const void* kernel, int carveout) {
   static std::mutex mutex;

@@ -11,7 +11,7 @@ struct LaunchShape {
   dim3 grid;
   int threads = 0;
   size_t shared_bytes = 0;
-  int cluster = 1;  // blocks; more than one only on devices that have clusters (from 9.0)
+  int cluster = 1;  // blocks; more than one only with cuda.has_hopper_features()
   // How the kernel wants a multiprocessor's memory split between shared memory and first-level
   // cache. Kernels that overlap want the same: another split needs an idle multiprocessor.
   int carveout = cudaSharedmemCarveoutDefault;
@@ -41,7 +41,7 @@ void launch(Cuda& cuda, const LaunchShape& shape, bool overlaps, void (*kernel)(
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
-  if (overlaps && cuda.info().compute_major >= 9) {
+  if (overlaps && cuda.has_hopper_features()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -65,7 +65,7 @@ void launch_kernel(Cuda& cuda, const LaunchShape& shape, void (*kernel)(Params..
   detail::launch(cuda, shape, false, kernel, args...);
 }
 
-// A kernel whose blocks may start, on devices that can (from 9.0), while the one before it ends,
+// A kernel whose blocks may start, with cuda.has_hopper_features(), while the one before it ends,
 // which pays where it is short: all of them call wait_for_previous_kernel() before they touch
 // memory that a kernel which still runs may write or read.
 template <class... Params, class... Args>

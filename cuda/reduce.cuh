@@ -289,7 +289,7 @@ void reduce_forward(Cuda& cuda, const AnyView& x, const AnyView& y, ReduceOutput
   using A = acc_t<T>;
   ReducePlan<1> plan = plan_reduce(x, y);
   static_assert(detail::kClusterChunks <= kMaxCluster);
-  plan.clustered = fits_cluster(plan) && cuda.info().compute_major >= 9;
+  plan.clustered = fits_cluster(plan) && cuda.has_hopper_features();
   const auto bytes = static_cast<size_t>(plan.chunks * plan.outputs * F::kFields) * sizeof(A);
   const bool two_stages = plan.chunks > 1 && !plan.clustered;
   output.partial = two_stages ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;

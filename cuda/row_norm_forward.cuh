@@ -213,7 +213,8 @@ void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& 
 
 template <class T, int N, bool kMean>
 void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
-  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor);
+  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor,
+                                         cuda.has_hopper_features());
   const RowNormPlan plan = plan_row_norm_forward(f.rows, f.m, sizeof(T), N, card);
   if (plan.group == RowGroup::split) return launch_split_forward<T, N, kMean>(cuda, f);
   if (plan.group == RowGroup::cluster) {

@@ -46,10 +46,10 @@ struct RowNormCard {
   bool clusters = false;
 };
 
-inline RowNormCard row_norm_card(int major, int minor) {
+inline RowNormCard row_norm_card(int major, int minor, bool clusters) {
   const bool large = major == 8 && (minor == 0 || minor == 7);
   const int64_t all = major == 9 || major == 10 ? 227 : large ? 163 : 99;
-  return {.shared_bytes = (all - 2) * 1024, .clusters = major >= 9};
+  return {.shared_bytes = (all - 2) * 1024, .clusters = clusters};
 }
 
 namespace detail {

@@ -129,7 +129,8 @@ void launch_split_backward(Cuda& cuda, RowNormBackward<T> f) {
 template <class T, int N, bool kMean>
 void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   using A = acc_t<T>;
-  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor);
+  const RowNormCard card = row_norm_card(cuda.info().compute_major, cuda.info().compute_minor,
+                                         cuda.has_hopper_features());
   const RowNormPlan plan = plan_row_norm_backward(f.rows, f.m, sizeof(T), N, card);
   if (plan.group == RowGroup::split) return launch_split_backward<T, N, kMean>(cuda, f);
   if (f.dgamma != nullptr || f.dbeta != nullptr) {

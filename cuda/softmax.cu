@@ -159,7 +159,7 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
     const SoftmaxPlan plan = plan_softmax_staged_columns(g, {x, y});
     if (plan.blocks > 0) return softmax_forward_staged_columns<T>(cuda, plan, g, args);
   }
-  const bool has_clusters = cuda.info().compute_major >= 9;
+  const bool has_clusters = cuda.has_hopper_features();
   if constexpr (sizeof(T) <= 4) {
     const SoftmaxRing ring = plan_softmax_ring(g, sizeof(T), {x, y});
     if (has_clusters && ring.rows > 0) return softmax_forward_row_ring<T>(cuda, ring, args);

@@ -110,7 +110,7 @@ void backward(Cuda& cuda, const SoftmaxBackward& args) {
       launch_kernel(cuda, shape, softmax_backward_staged<T, per_lane()>, y, dy, dx, rows, args.log);
     });
   }
-  const bool has_clusters = cuda.info().compute_major >= 9;
+  const bool has_clusters = cuda.has_hopper_features();
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), 4, has_clusters, {y, dy, dx});
   const SoftmaxTile tile(plan, g);
   const LaunchShape shape = softmax_shape<A>(tile, plan, 1, args.name);

@@ -36,7 +36,7 @@ void map_check(CUresult status, const char* name) {
 bool has_warpgroup_products(const Cuda& cuda) {
   constexpr bool kBuilt =
       std::string_view(GRADUS_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
-  return kBuilt && cuda.info().compute_major == 9;
+  return kBuilt && cuda.info().compute_major == 9 && cuda.has_hopper_features();
 }
 
 CUtensorMap box_map(MapElement element, const void* data, int64_t rows, int64_t columns,

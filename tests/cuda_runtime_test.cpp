@@ -26,6 +26,7 @@ TEST_F(CudaRuntimeTest, TheDeviceIsDescribed) {
   const CudaDeviceInfo& info = cuda().info();
   EXPECT_FALSE(info.name.empty());
   EXPECT_GE(info.compute_major, 8);
+  EXPECT_TRUE(info.compute_major >= 9 || !cuda().has_hopper_features());
   EXPECT_GT(info.multiprocessors, 0);
   EXPECT_GT(info.total_bytes, int64_t(1) << 30);
   EXPECT_GT(info.l2_bytes, 0);

@@ -6,7 +6,7 @@
 namespace gradus {
 namespace {
 
-const RowNormCard kHopper = row_norm_card(9, 0);
+const RowNormCard kHopper = row_norm_card(9, 0, true);
 
 struct Access {
   int64_t element;
@@ -151,17 +151,17 @@ TEST(RowNormPlan, LongRowsAreSharedOrSplit) {
   EXPECT_EQ(plan_row_norm_forward(8, 4096, 2, 8, kHopper).group, RowGroup::warps);
   EXPECT_EQ(plan_row_norm_forward(8, 200000, 2, 8, kHopper).group, RowGroup::cluster);
   // Without clusters a block's shared memory is the limit.
-  EXPECT_EQ(forward(8196, row_norm_card(8, 0)).group, RowGroup::cluster);
-  EXPECT_EQ(forward(8196, row_norm_card(8, 0)).cluster, 1);
-  EXPECT_EQ(forward(40000, row_norm_card(8, 0)).group, RowGroup::cluster);
-  EXPECT_EQ(forward(40000, row_norm_card(8, 6)).group, RowGroup::split);
+  EXPECT_EQ(forward(8196, row_norm_card(8, 0, false)).group, RowGroup::cluster);
+  EXPECT_EQ(forward(8196, row_norm_card(8, 0, false)).cluster, 1);
+  EXPECT_EQ(forward(40000, row_norm_card(8, 0, false)).group, RowGroup::cluster);
+  EXPECT_EQ(forward(40000, row_norm_card(8, 6, false)).group, RowGroup::split);
   const auto backward = [](int64_t m, const RowNormCard& card) {
     return plan_row_norm_backward(8, m, 4, 4, card).group;
   };
   EXPECT_EQ(backward(65536, kHopper), RowGroup::blocks);
   EXPECT_EQ(backward(65540, kHopper), RowGroup::split);
-  EXPECT_EQ(backward(8196, row_norm_card(8, 0)), RowGroup::split);
-  EXPECT_EQ(backward(8192, row_norm_card(8, 6)), RowGroup::split);
+  EXPECT_EQ(backward(8196, row_norm_card(8, 0, false)), RowGroup::split);
+  EXPECT_EQ(backward(8192, row_norm_card(8, 6, false)), RowGroup::split);
 }
 
 }  // namespace

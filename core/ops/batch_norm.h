@@ -59,7 +59,7 @@ struct BatchNormForward {
   AnyView rstd;          // [c], acc, written
   AnyView running_mean;  // [c], acc, any stride; read in evaluation, updated in training if given
   AnyView running_var;   // [c], acc, any stride; the same
-  AnyView batches;       // [1], i64; counts the training batches; may be not given
+  AnyView batches;       // one i64; counts the training batches; may be not given
   double momentum = 0.1;
   bool cumulative = false;  // average over all batches instead of momentum; needs `batches`
   double eps = 1e-5;
