@@ -124,8 +124,9 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_finish(cuda, plan, parts, finish);
   }
   const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N, kColumnWrites);
-  launch_overlapping(cuda, writing_shape(plan), batch_norm_forward_write_columns<T, N>,
-                     args.x.as<T>(), args.y.as<T>(), plan, finish, args.training,
+  const auto write = args.training ? batch_norm_forward_write_columns<T, N, true>
+                                   : batch_norm_forward_write_columns<T, N, false>;
+  launch_overlapping(cuda, writing_shape(plan), write, args.x.as<T>(), args.y.as<T>(), plan, finish,
                      batch_norm_streams(args.x.nbytes()));
 }
 

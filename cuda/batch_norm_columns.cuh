@@ -1,5 +1,5 @@
 // Batch normalization of channels-last tensors on CUDA. A thread holds a pack of neighbouring
-// channels and walks the rows, so that a channel's numbers stay in registers.
+// channels, whose sums stay in registers while it walks the rows.
 #pragma once
 
 #include "cuda/batch_norm_finish.cuh"
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(1024)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t c = int64_t{blockIdx.x} * 32 + lane;
   Part part{};
-  wait_for_previous_kernel();
+  wait_for_previous_kernel();  // first: the next kernel reads x before it waits itself
   start_next_kernel();
   if (c < c_count) {
 #pragma unroll 4
@@ -116,6 +116,7 @@ __device__ __forceinline__ void share_terms(const BatchNormColumns& plan,
                                             const OfChannel& of_channel) {
   using A = decltype(Terms::mean);
   constexpr int kFields = sizeof(Terms) / sizeof(A);
+  static_assert(sizeof(Terms) == kFields * sizeof(A) && kColumnLanes * N <= kBatchNormThreads);
   __shared__ __align__(16) A fields[kFields][kColumnLanes * N];
   const int mine = static_cast<int>(threadIdx.x), channels = plan.lanes * N;
   const int64_t c = place.c - place.lane * N + mine;
@@ -158,27 +159,28 @@ struct BatchNormWritePlace {
 // math    y = (x - mean)·rstd·gamma + beta
 // grid    a block per group of rows and channels
 // passes  1 moments (x read), 2 finish (per channel), 3 this one (x read, y written); evaluation:
-//         this one alone
+//         this one alone. x is on its way while the second one ends: whoever wrote it has ended,
+//         since the second one has waited for the first, which overlaps nothing before it.
+// smem    the terms of the block's channels
 // bytes   fewest 2Eb; 3Eb in training when x does not fit L2
 // order   element-wise
-template <class T, int N>
+template <class T, int N, bool kTraining>
 __global__ void __launch_bounds__(kBatchNormThreads, 4)
-    batch_norm_forward_write_columns(const T* __restrict__ x, T* __restrict__ y,
-                                     const BatchNormColumns plan, const ForwardFinish<T> f,
-                                     bool training, bool streams) {
+    batch_norm_forward_write_columns(const T* x, T* __restrict__ y, const BatchNormColumns plan,
+                                     const ForwardFinish<T> f, bool streams) {
   using A = acc_t<T>;
   constexpr int U = kColumnWrites;
   const BatchNormWritePlace<N> place(plan);
-  if (!training) wait_for_previous_kernel();  // it may have written x
+  if (!kTraining) wait_for_previous_kernel();  // it may have written x
   Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (place.has(plan, u)) in[u].load(x + place.at(plan, u));
   }
-  if (training) wait_for_previous_kernel();
+  if (kTraining) wait_for_previous_kernel();
   BatchNormForwardTerms<A> terms[N];
   share_terms(plan, place.in_group, terms, [&](int64_t c) {
-    return training ? f.transform(c, f.mean[c], f.rstd[c]) : f.use_running(c, place.group == 0);
+    return kTraining ? f.transform(c, f.mean[c], f.rstd[c]) : f.use_running(c, place.group == 0);
   });
 #pragma unroll
   for (int u = 0; u < U; ++u) {
@@ -193,14 +195,16 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
 
 // math    dx = gamma·rstd·(dy - m1 - (x - mean)·m2r); evaluation: dx = gamma·rstd·dy, x not read
 // grid    as forward
-// passes  1 sums (x, dy read), 2 finish (per channel), 3 this one (x, dy read, dx written)
+// passes  1 sums (x, dy read), 2 finish (per channel), 3 this one (x, dy read, dx written), whose
+//         loads begin as in the forward pass
+// smem    the terms of the block's channels
 // bytes   fewest 3Eb; 5Eb when x and dy do not fit L2; evaluation 2Eb
 // order   element-wise
 template <class T, int N, bool kTraining>
 __global__ void __launch_bounds__(kBatchNormThreads, 4)
-    batch_norm_backward_write_columns(const T* __restrict__ x, const T* __restrict__ dy,
-                                      T* __restrict__ dx, const BatchNormColumns plan,
-                                      const BackwardFinish<acc_t<T>> f, bool streams) {
+    batch_norm_backward_write_columns(const T* x, const T* dy, T* __restrict__ dx,
+                                      const BatchNormColumns plan, const BackwardFinish<acc_t<T>> f,
+                                      bool streams) {
   using A = acc_t<T>;
   constexpr int U = kColumnWrites / 2;
   const BatchNormWritePlace<N> place(plan);

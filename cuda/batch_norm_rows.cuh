@@ -131,9 +131,8 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 // order   element-wise
 template <class T, int N>
 __global__ void __launch_bounds__(kBatchNormThreads, N == 8 ? 8 : 1)
-    batch_norm_forward_evaluate_rows(const T* __restrict__ x, T* __restrict__ y,
-                                     const BatchNormRows plan, const ForwardFinish<T> f,
-                                     bool streams) {
+    batch_norm_forward_evaluate_rows(const T* x, T* __restrict__ y, const BatchNormRows plan,
+                                     const ForwardFinish<T> f, bool streams) {
   constexpr int U = batch_norm_evaluate_unroll(N), kStep = kBatchNormThreads;
   const BatchNormRange range(plan, blockIdx.x, U * kStep);
   const int i = static_cast<int>(threadIdx.x);

@@ -80,7 +80,9 @@ __device__ __forceinline__ void start_next_kernel() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Returns when the previous kernel has ended and its writes can be seen.
+// Returns when the previous kernel has ended and its writes can be seen. What is loaded after it
+// must not come through a pointer that is both const and __restrict__: the compiler takes that for
+// memory which nobody writes, and may load it before.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -155,8 +155,8 @@ __device__ __forceinline__ void window_squares(const A (&values)[Count + W - 1],
 // order   what a window shares with its neighbour from the lowest channel up, then its own square
 template <class T, int N, int W, bool kUsual>
 __global__ void __launch_bounds__(ResponseTiles::kThreads, sizeof(T) == 2 && W < 7 ? 4 : 3)
-    local_response_norm_forward_thread_per_pixels(const T* __restrict__ x, T* __restrict__ y, int c,
-                                                  int64_t s, const ResponseTiles plan,
+    local_response_norm_forward_thread_per_pixels(const T* x, T* __restrict__ y, int c, int64_t s,
+                                                  const ResponseTiles plan,
                                                   const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;
   constexpr int K = kResponseChannels, kHalf = (W - 1) / 2, kReads = K + W - 1;
@@ -230,8 +230,7 @@ __device__ __forceinline__ void add_pairs(const A (*pairs)[N], A (&sums)[N]) {
 // result leaves before the next is computed. Pairs are shared by all windows that hold them.
 template <class T, int N, int W, bool kUsual>
 __global__ void __launch_bounds__(kBackwardThreads<T>, backward_blocks<T, W, kUsual>())
-    local_response_norm_backward_thread_per_pixels(const T* __restrict__ x,
-                                                   const T* __restrict__ dy, T* __restrict__ dx,
+    local_response_norm_backward_thread_per_pixels(const T* x, const T* dy, T* __restrict__ dx,
                                                    int c, int64_t s, const ResponseTiles plan,
                                                    const ResponseTerms<acc_t<T>> terms) {
   using A = acc_t<T>;

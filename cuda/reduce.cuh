@@ -19,7 +19,7 @@ namespace gradus {
 // order:  threads step through the items in groups of up to 16 values, then merge pairwise
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
-    reduce_forward_rows(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
+    reduce_forward_rows(const T* x, const __grid_constant__ ReducePlan<1> plan,
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   const RowUnit of(plan);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 //         multiprocessor, so that 64 clusters of eight are about a wave
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, N > 1 ? 4 : 3)
-    reduce_forward_cluster(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
+    reduce_forward_cluster(const T* x, const __grid_constant__ ReducePlan<1> plan,
                            const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kStep = kReduceThreads;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void write_columns(A (&slots)[F::kFields][kSlots],
 //         order, and pairwise what is left of a tile that is narrower than the block
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, F::kFields < 3 ? 3 : 2)
-    reduce_forward_columns(const T* __restrict__ x, const __grid_constant__ ReducePlan<1> plan,
+    reduce_forward_columns(const T* x, const __grid_constant__ ReducePlan<1> plan,
                            const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kUnroll = detail::kLeastRows;

@@ -153,9 +153,9 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 // needs:  what ColumnPacks takes; dy and the statistics aligned to 16 bytes
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 4)
-    reduce_backward_turn(T* dx, const T* __restrict__ x,
-                         const __grid_constant__ ColumnPacks<2> packs, const FastDivisor chunks,
-                         uint32_t count, const ReduceStatistics<T> statistics) {
+    reduce_backward_turn(T* dx, const T* x, const __grid_constant__ ColumnPacks<2> packs,
+                         const FastDivisor chunks, uint32_t count,
+                         const ReduceStatistics<T> statistics) {
   using A = acc_t<T>;
   constexpr int kRows = detail::gradient_rows(true);
   const uint32_t tile = chunks.quotient(blockIdx.x), down = blockDim.y;

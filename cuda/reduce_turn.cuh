@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
 //         pairwise; fewer than N one after the other
 template <class F, int N, int kDown, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
-    reduce_forward_turn(const T* __restrict__ x, const __grid_constant__ ColumnPacks<1> packs,
+    reduce_forward_turn(const T* x, const __grid_constant__ ColumnPacks<1> packs,
                         const ReduceOutput<T> output) {
   using A = acc_t<T>;
   constexpr int kRows = detail::kLeastRows;

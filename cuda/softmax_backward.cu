@@ -19,9 +19,9 @@ namespace {
 // values were unpacked into a register each and rounded one by one).
 template <class T, int N, int K, bool kColumns, SoftmaxStep kStep>
 __global__ void __launch_bounds__(1024)
-    softmax_backward_lanes_per_set(const T* __restrict__ y, const T* __restrict__ dy,
-                                   T* __restrict__ dx, const __grid_constant__ SoftmaxTile tile,
-                                   bool log, acc_t<T>* parts) {
+    softmax_backward_lanes_per_set(const T* y, const T* dy, T* __restrict__ dx,
+                                   const __grid_constant__ SoftmaxTile tile, bool log,
+                                   acc_t<T>* parts) {
   using A = acc_t<T>;
   constexpr int M = kColumns ? N : 1;  // sets of a thread
   const SoftmaxPlace<N, kColumns> at(tile);

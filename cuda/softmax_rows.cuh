@@ -40,8 +40,7 @@ __device__ __forceinline__ A reduce_row(A value, A* of_warp, Op op) {
 // Packs beyond the row are -inf, whose exponentials are 0.
 template <class T, int kLanes, bool kLog>
 __global__ void __launch_bounds__(softmax_row_threads(kLanes), 1280 / softmax_row_threads(kLanes))
-    softmax_forward_rows_in_registers(const T* __restrict__ x, T* __restrict__ y, int64_t rows,
-                                      int packs) {
+    softmax_forward_rows_in_registers(const T* x, T* __restrict__ y, int64_t rows, int packs) {
   using A = acc_t<T>;
   using Math = SoftmaxMath<T>;
   constexpr int N = kFullPack<T>, K = kSoftmaxRowPacks;
