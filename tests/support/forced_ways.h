@@ -55,8 +55,8 @@ inline Autotune forced_ways(std::span<const ConvProblem> problems, size_t i) {
   return table;
 }
 
-// Whether every choice of the table was taken, among the ways that the launch has, and no launch
-// asked for another.
+// Expects that every choice of the table was taken, among the ways that the launch has, and that no
+// launch asked for another.
 inline void expect_obeyed(const Autotune& table) {
   size_t choices = 0;
   for (const auto& [card, of_card] : table.cards()) choices += of_card.size();
