@@ -1,5 +1,5 @@
 // How batch normalization is spread over a GPU: host code, tested without one. Chunks decide the
-// order of sums and depend on the shape and the pack width only.
+// order of sums and depend on the shape, the pack width and the number of inputs only.
 #pragma once
 
 #include "core/host_device.h"
@@ -193,6 +193,8 @@ struct BatchNormHeldWalk : BatchNormPosition<uint32_t> {
   }
 };
 
+inline constexpr int kColumnLanes = 32;
+
 // Channels-last tensors: m rows of c channels. A block has `lanes` threads across the channels,
 // each `width` channels wide, and kBatchNormThreads / lanes across the rows. Blocks that sum take
 // every `chunks`-th group of rows, so that all of them sweep memory together; blocks that write
@@ -204,9 +206,8 @@ struct BatchNormColumns {
   int64_t channel_blocks = 0;  // blocks across the channels
   int64_t group = 0;           // rows that a block loads together
   int64_t groups = 0;
-  int64_t chunks = 0;  // blocks across the rows
+  int64_t chunks = 0;  // blocks that sum, across the rows
 };
-inline constexpr int kColumnLanes = 32;
 
 // Packs of all inputs that a thread loads together: to sum, of half the bytes, so that what it
 // keeps for its channels leaves registers for them; to write.
@@ -215,8 +216,8 @@ constexpr int batch_norm_sum_width(int width) { return width == 1 ? 1 : width / 
 
 // together: rows that a thread loads together.
 inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width, int together) {
-  // All at work at once, on any current card; fewer where each would have little to do, since the
-  // chunks are added up by few threads.
+  // On an H100 all are at work at once; fewer where each would have little to do, since the chunks
+  // are added up by few threads.
   constexpr int64_t kBlocks = 512;
   BatchNormColumns plan{.m = m, .c = c};
   const int64_t vectors = ceil_div(c, width);

@@ -93,22 +93,30 @@ TEST(BatchNormPlan, ChunksAreFewAndLong) {
   }
 }
 
+void expect_columns_cover(int64_t m, int64_t c, int width, int together) {
+  SCOPED_TRACE(concat("m ", m, " c ", c, " width ", width, " together ", together));
+  const BatchNormColumns plan = plan_batch_norm_columns(m, c, width, together);
+  EXPECT_EQ(plan.lanes * plan.rows, kBatchNormThreads);
+  EXPECT_LE(plan.lanes * width, kBatchNormThreads);  // a thread for each channel
+  EXPECT_EQ(plan.group, plan.rows * together);
+  EXPECT_GE(plan.groups * plan.group, m);
+  EXPECT_LT((plan.groups - 1) * plan.group, m);
+  EXPECT_GE(plan.channel_blocks * plan.lanes * width, c);
+  EXPECT_LT((plan.channel_blocks - 1) * plan.lanes * width, c);
+  EXPECT_GE(plan.chunks, 1);
+  EXPECT_LE(plan.chunks, plan.groups);
+  EXPECT_LE(plan.chunks, kMaxGridY);
+}
+
 TEST(BatchNormPlan, ColumnsCoverTheChannels) {
   for (const int64_t c : {1, 3, 19, 64, 128, 1000, 70000}) {
     for (const int64_t m : {1, 7, 300, 100000}) {
-      for (const int width : {1, 4, 8}) {
+      for (const int width : {1, 2, 4, 8}) {
         if (c % width != 0) continue;
-        const BatchNormColumns plan = plan_batch_norm_columns(m, c, width, 4);
-        EXPECT_EQ(plan.lanes * plan.rows, kBatchNormThreads);
-        EXPECT_LE(plan.lanes * width, kBatchNormThreads);  // a thread for each channel
-        EXPECT_EQ(plan.group, plan.rows * 4);
-        EXPECT_GE(plan.groups * plan.group, m);
-        EXPECT_LT((plan.groups - 1) * plan.group, m);
-        EXPECT_GE(plan.channel_blocks * plan.lanes * width, c);
-        EXPECT_LT((plan.channel_blocks - 1) * plan.lanes * width, c);
-        EXPECT_GE(plan.chunks, 1);
-        EXPECT_LE(plan.chunks, std::max<int64_t>(1, ceil_div(m, plan.group)));
-        EXPECT_LE(plan.chunks, kMaxGridY);
+        for (const int inputs : {1, 2}) {
+          expect_columns_cover(m, c, width, kColumnSums / inputs);
+          expect_columns_cover(m, c, width, kColumnWrites / inputs);
+        }
       }
     }
   }
