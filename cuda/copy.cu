@@ -5,6 +5,7 @@
 
 #include "cuda/check.h"
 #include "cuda/context.h"
+#include "cuda/copy_plan.h"
 #include "cuda/device/pack_axes.h"
 #include "cuda/device/strided.cuh"
 #include "cuda/device/vector.cuh"
@@ -72,10 +73,7 @@ __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) 
   }
 }
 
-// Places along an axis that x repeats itself along which one thread stores what it has read.
-inline constexpr int kCopyRows = 4;
-
-// grid:  1-D; a pack per thread, in the order of y; each is stored kRows times, `row` apart
+// grid:  1-D; a pack per thread, which stores it kRows times, `row` elements apart
 // bytes: fewest = actual; what x repeats comes from L2
 template <class Word, bool kRepeats, int kRows>
 __global__ void __launch_bounds__(kElementThreads)
@@ -105,58 +103,6 @@ __global__ void __launch_bounds__(kElementThreads)
     const StridedOffsets<2> at = packs.offsets(i);
     store_pack(y + at.at[0], read_pack<Word, kRepeats>(x + at.at[1]));
   }
-}
-
-// The walk in packs of `width` elements, if y and x can be accessed so.
-std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, const Copy& args,
-                                         int64_t width) {
-  const int last = plan.rank - 1;
-  if (plan.rank == 0 || plan.extents[last] % width != 0) return {};
-  const bool repeats = plan.strides[1][last] == 0;
-  const void* x = repeats ? args.y.data : args.x.data;
-  if (plan.strides[0][last] != 1 || plan.strides[1][last] > 1 ||
-      pack_width(size_of(args.y.dtype), {args.y.data, x}, {}) != width) {
-    return {};
-  }
-  Shape extents;
-  std::array<Strides, 2> strides;
-  for (int axis = 0; axis < last; ++axis) {
-    const int64_t in_y = plan.strides[0][axis], in_x = plan.strides[1][axis];
-    if (in_y % width != 0 || (!repeats && in_x % width != 0)) return {};
-    extents.append(plan.extents[axis]);
-    strides[0].append(in_y);
-    strides[1].append(in_x);
-  }
-  extents.append(plan.extents[last] / width);
-  strides[0].append(width);
-  strides[1].append(repeats ? 0 : width);
-  return StridedPlan<2>(extents, strides);
-}
-
-// A walk of which each pack is stored kCopyRows times, `row` elements apart.
-struct RepeatedRows {
-  StridedPlan<2> packs;
-  int64_t row;
-};
-
-// `packs` walked so along the innermost axis along which x repeats itself a multiple of kCopyRows
-// times, if there is one: as the gradient of a mean over channels does.
-std::optional<RepeatedRows> plan_repeated_rows(const StridedPlan<2>& packs) {
-  int repeated = packs.rank - 2;
-  while (repeated >= 0 &&
-         (packs.strides[1][repeated] != 0 || packs.extents[repeated] % kCopyRows != 0)) {
-    --repeated;
-  }
-  if (repeated < 0) return {};
-  Shape extents;
-  std::array<Strides, 2> strides;
-  for (int axis = 0; axis < packs.rank; ++axis) {
-    const int64_t rows = axis == repeated ? kCopyRows : 1;
-    extents.append(packs.extents[axis] / rows);
-    strides[0].append(packs.strides[0][axis] * rows);
-    strides[1].append(packs.strides[1][axis]);
-  }
-  return RepeatedRows{StridedPlan<2>(extents, strides), packs.strides[0][repeated]};
 }
 
 template <class Word, bool kRepeats, int kRows>
@@ -213,7 +159,7 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
   if (plan.flat) {
     const auto bytes = static_cast<size_t>(plan.count) * sizeof(Word);
     cuda_check(cuda, cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
-  } else if (const auto packs = plan_packs(plan, args, kFullPack<Word>)) {
+  } else if (const auto packs = plan_packs(plan, y, x, sizeof(Word))) {
     const bool repeats = plan.strides[1][plan.rank - 1] == 0;
     (repeats ? copy_packed<Word, true> : copy_packed<Word, false>)(cuda, y, x, *packs);
   } else if (const auto turned = plan_transpose(plan)) {
