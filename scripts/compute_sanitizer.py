@@ -32,15 +32,16 @@ TOOLS = {
 OPTIONS = ["--num-cuda-barriers", "64", "--kernel-name", "regex=gradus|snake",
            "--error-exitcode", "77", "--require-cuda-init", "no"]
 
-# Each of these either takes minutes without a tool, repeats what another test runs (from CliTrain on
-# by longer training or in other programs), needs most of the card's memory, or breaks the device on
-# purpose.
+# Each of these either takes minutes without a tool, repeats what another test runs (from CliTrain
+# on by longer training or in other programs), needs most of the card's memory, or breaks the device
+# on purpose.
 LEFT_OUT = ["*Slow*", "*LongSums*", "*CudaRepeat*", "*CliTrain*", "QuickstartCuda*",
             "CompareCli.*", "CompareTrainingCuda*", "*IndicesBeyond32Bits*", "*OutOfMemory*",
             "*Sticky*", "*AFailedLaunch*"]
-# initcheck does not see what the copy engine stores by a tensor map, as wgmma's kernels do. racecheck
-# runs out of the host's memory where kernels are timed in graphs, and would take many minutes for
-# the comparison of all ops and for the gradients of biases, whose kernels it sees in other tests.
+# initcheck does not see what the copy engine stores by a tensor map, as wgmma's kernels do.
+# racecheck runs out of the host's memory where kernels are timed in graphs, and would take many
+# minutes for the comparison of all ops and for the gradients of biases, whose kernels it sees in
+# other tests.
 LEFT_OUT_OF = {"initcheck": ["*OfManyChannels*", "*OfSmallNetworks*", "Conv2dWgmma*",
                              "*Conv2dAutotune*", "CompareCuda*"],
                "racecheck": ["Conv2dAutotuneCuda.TheSameTable*", "Conv2dAutotuneCuda.ATrace*",
@@ -52,7 +53,8 @@ SHARE = 60
 HEAVY = ("conv2d_matrix_test", "conv2d_wgmma_test", "conv2d_autotune_test",
          "activation_accuracy_test", "compare_test", "golden_training_test")
 SECONDS = 420  # of a job, at most
-HUNGRY_AT_ONCE = 4  # jobs of racecheck beside others: of a dozen some were killed on a host of 128 GB
+# Jobs of racecheck beside others: of a dozen some were killed on a host of 128 GB.
+HUNGRY_AT_ONCE = 4
 
 
 def tests_for(tool):
