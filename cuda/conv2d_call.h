@@ -53,11 +53,6 @@ inline PixelGrid pixel_grid(const Image& image) {
 
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-inline ConvMath conv_math(DType dtype, bool tf32) {
-  if (dtype == DType::f64) return ConvMath::f64;
-  return is_half(dtype) || tf32 ? ConvMath::tensor : ConvMath::f32;
-}
-
 // Whether the fast paths can read or write the tensor in place.
 inline bool is_channels_last(const Image& image) {
   return image.pixel_major && is_aligned(image.data);

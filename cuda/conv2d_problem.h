@@ -9,6 +9,11 @@ namespace gradus {
 
 enum class ConvMath : uint8_t { tensor, f32, f64 };
 
+inline ConvMath conv_math(DType dtype, bool tf32) {
+  if (dtype == DType::f64) return ConvMath::f64;
+  return is_half(dtype) || tf32 ? ConvMath::tensor : ConvMath::f32;
+}
+
 // Blocks that fill a large card: three on each of 132 multiprocessors. A constant, so that the sums
 // are the same on every card.
 inline constexpr int64_t kConvBlocks = 396;

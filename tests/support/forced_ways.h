@@ -18,10 +18,7 @@ inline std::vector<ConvProblem> conv_problems(const ConvShapes& shapes, const Co
                                               std::span<const Kind> kinds = kKinds) {
   const Shape &x = shapes.x, &w = shapes.w;
   const auto& [stride, padding, dilation, groups] = shapes.options;
-  const bool tensor = is_half(mode.dtype) || mode.precision == MatmulPrecision::tf32;
-  const ConvMath math = mode.dtype == DType::f64 ? ConvMath::f64
-                        : tensor                 ? ConvMath::tensor
-                                                 : ConvMath::f32;
+  const ConvMath math = conv_math(mode.dtype, mode.precision == MatmulPrecision::tf32);
   std::vector<ConvProblem> problems;
   for (const Kind kind : kinds) {
     ConvProblem problem = problem_of(kind, mode.dtype, x[0], w[1], w[0] / groups, {x[2], x[3]},
