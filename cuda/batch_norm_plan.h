@@ -193,6 +193,7 @@ struct BatchNormHeldWalk : BatchNormPosition<uint32_t> {
   }
 };
 
+// The most threads across the channels.
 inline constexpr int kColumnLanes = 32;
 
 // Channels-last tensors: m rows of c channels. A block has `lanes` threads across the channels,

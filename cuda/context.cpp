@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/build_config.h"
 #include "core/fault.h"
 #include "cuda/allocator.h"
 #include "cuda/check.h"
@@ -134,7 +135,12 @@ Cuda& cuda(int index) {
 
 Cuda::Cuda(int index) : index_(index), info_(device_info(index)) {
   cuda_check(cudaSetDevice(index), "cuda");
-  has_hopper_features_ = detail::compiled_architecture() >= 90;
+  const int architecture = detail::compiled_architecture();
+  if (architecture == 0) {
+    fail(ErrorCode::cuda, "cuda", info_.name, " has compute capability ", info_.compute_major, ".",
+         info_.compute_minor, ", and gradus was built for ", GRADUS_CUDA_ARCHITECTURES);
+  }
+  has_hopper_features_ = architecture >= 90;
   fault_ = make_fault();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cuda");
   caching_allocator_ = std::make_shared<CudaAllocator>(index, stream_);

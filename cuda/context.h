@@ -93,6 +93,7 @@ class Cuda {
 namespace detail {
 
 // What the kernels that run on the current device were compiled for: 90 is compute capability 9.0.
+// 0: none run there.
 int compiled_architecture();
 
 }  // namespace detail

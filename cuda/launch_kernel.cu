@@ -14,8 +14,13 @@ __global__ void kernel_of_all() {}
 int compiled_architecture() {
   const RelaxedCapture relaxed;  // it loads the kernel
   cudaFuncAttributes attributes{};
-  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of_all)),
-             "cudaFuncGetAttributes");
+  const cudaError_t status =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of_all));
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  cuda_check(status, "cudaFuncGetAttributes");
   return attributes.ptxVersion;
 }
 

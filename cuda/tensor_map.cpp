@@ -36,6 +36,7 @@ void map_check(CUresult status, const char* name) {
 bool has_warpgroup_products(const Cuda& cuda) {
   constexpr bool kBuilt =
       std::string_view(GRADUS_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
+  // Of 90a there is machine code only: where the driver translates another one, it is not run.
   return kBuilt && cuda.info().compute_major == 9 && cuda.has_hopper_features();
 }
 

@@ -1,6 +1,8 @@
-// Kernels may start while the one before them ends: what they read must be what that one has
-// written. Each layer stands between two convolutions whose kernels let the next one start before
-// they store, and gives the same bits as with waits in between, forward and backward.
+// Kernels may start before the one before them has ended: what they read must be what that one has
+// written. Each layer's first launch, forward and backward, comes right behind a copy that lets it
+// start and stores its operand long after, over NaN.
+#include <cmath>
+
 #include "autograd/ops/activation.h"
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/conv2d.h"
@@ -12,51 +14,59 @@
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/sum.h"
-#include "core/backend.h"
 #include "core/generator.h"
+#include "tests/late_copy.h"
 #include "tests/support/gpu.h"
 
 namespace gradus {
 namespace {
 
-constexpr int64_t kChannels = 64, kSide = 56;
+constexpr int64_t kChannels = 64, kSide = 28;
+
+// What a layer has beside x, made before the copy.
+struct Parameters {
+  BatchNormState running;
+  Tensor w;  // of depthwise filters
+};
 
 struct Layer {
   const char* name;
-  Tensor (*forward)(const Tensor&);
+  Tensor (*forward)(const Tensor& x, const Parameters&);
 };
 void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
 const Layer kLayers[] = {
-    {"BatchNorm", [](const Tensor& x) { return batch_norm(x); }},
+    {"BatchNorm", [](const Tensor& x, const Parameters&) { return batch_norm(x); }},
     {"BatchNormEval",
-     [](const Tensor& x) {
-       const TensorOptions options{.dtype = acc_dtype(x.dtype()), .device = kCuda};
-       return batch_norm(
-           x, {}, {}, {Tensor::zeros({kChannels}, options), Tensor::ones({kChannels}, options), {}},
-           {.training = false});
+     [](const Tensor& x, const Parameters& with) {
+       return batch_norm(x, {}, {}, with.running, {.training = false});
      }},
-    {"GroupNorm", [](const Tensor& x) { return group_norm(x, 8); }},
-    {"InstanceNorm", [](const Tensor& x) { return instance_norm(x); }},
+    {"GroupNorm", [](const Tensor& x, const Parameters&) { return group_norm(x, 8); }},
+    {"InstanceNorm", [](const Tensor& x, const Parameters&) { return instance_norm(x); }},
     {"LayerNorm",
-     [](const Tensor& x) {
+     [](const Tensor& x, const Parameters&) {
        return layer_norm(x, {kChannels, kSide, kSide});
      }},
-    {"LayerNormOfRows", [](const Tensor& x) { return layer_norm(x, {kSide}); }},
-    {"RmsNormOfRows", [](const Tensor& x) { return rms_norm(x, {kSide}); }},
-    {"LocalResponseNorm", [](const Tensor& x) { return local_response_norm(x, 5); }},
-    {"SoftmaxOfChannels", [](const Tensor& x) { return softmax(x, 1); }},
-    {"SoftmaxOfRows", [](const Tensor& x) { return softmax(x, 3); }},
-    {"Relu", [](const Tensor& x) { return relu(x); }},
-    {"Mean", [](const Tensor& x) { return mean(x, {1}, true).expand(x.shape()); }},
+    {"LayerNormOfRows", [](const Tensor& x, const Parameters&) { return layer_norm(x, {kSide}); }},
+    {"RmsNormOfRows", [](const Tensor& x, const Parameters&) { return rms_norm(x, {kSide}); }},
+    {"LocalResponseNorm",
+     [](const Tensor& x, const Parameters&) { return local_response_norm(x, 5); }},
+    {"SoftmaxOfChannels", [](const Tensor& x, const Parameters&) { return softmax(x, 1); }},
+    {"SoftmaxOfRows", [](const Tensor& x, const Parameters&) { return softmax(x, 3); }},
+    {"Relu", [](const Tensor& x, const Parameters&) { return relu(x); }},
+    {"Mean", [](const Tensor& x, const Parameters&) { return mean(x, {1}); }},
     {"Max",
-     [](const Tensor& x) {
-       return max(x, {2, 3}, true).expand(x.shape());
+     [](const Tensor& x, const Parameters&) {
+       return max(x, {2, 3});
      }},
-    {"Logsumexp", [](const Tensor& x) { return logsumexp(x, {1}, true).expand(x.shape()); }},
+    {"Logsumexp", [](const Tensor& x, const Parameters&) { return logsumexp(x, {1}); }},
     {"Var",
-     [](const Tensor& x) {
-       return var(x, {0, 2, 3}, 1, true).expand(x.shape());
+     [](const Tensor& x, const Parameters&) {
+       return var(x, {0, 2, 3});
+     }},
+    {"DepthwiseConv2d",
+     [](const Tensor& x, const Parameters& with) {
+       return conv2d(x, with.w, {}, {.padding = 1, .groups = kChannels});
      }},
 };
 
@@ -64,65 +74,59 @@ class OverlappingLaunchesCuda : public test::GpuTest, public testing::WithParamI
 INSTANTIATE_TEST_SUITE_P(Layers, OverlappingLaunchesCuda, testing::ValuesIn(kLayers),
                          [](const auto& info) { return info.param.name; });
 
-Tensor depthwise(const Tensor& x, const Tensor& w) {
-  return conv2d(x, w, {}, {.padding = 1, .groups = kChannels});
-}
-
-// A leaf of x's values, when they are there.
-Tensor leaf_of(const Tensor& x) {
+// A tensor of NaN that the device is writing `values` to.
+Tensor written_late(const Tensor& values) {
+  Tensor place = empty_like(values);
+  place.fill_(NAN);
   synchronize(cuda());
-  return x.detach().set_requires_grad(true);
+  test::late_copy(cuda(), place.raw().data, values.raw().data, values.nbytes());
+  return place;
 }
 
-struct Results {
-  Tensor y, dx;
-};
-
-// The tape as it runs: nothing waits.
-Results run_freely(const Layer& layer, const Tensor& values, const Tensor& w, const Tensor& dy) {
-  const Tensor x = values.detach().set_requires_grad(true);
-  const Tensor y = depthwise(layer.forward(depthwise(x, w)), w);
+std::vector<double> gradient(const Tensor& y, const Tensor& x, const Tensor& dy) {
   y.backward(dy);
-  return {y.detach(), x.grad()};
-}
-
-// The same op by op, with a wait before each that the layer's kernels are part of.
-Results run_with_waits(const Layer& layer, const Tensor& values, const Tensor& w,
-                       const Tensor& dy) {
-  const Tensor x = leaf_of(values);
-  const Tensor first = depthwise(x, w);
-  const Tensor of_layer = leaf_of(first);
-  const Tensor z = layer.forward(of_layer);
-  const Tensor of_last = leaf_of(z);
-  const Tensor y = depthwise(of_last, w);
-  y.backward(dy);
-  synchronize(cuda());
-  z.backward(of_last.grad());
-  synchronize(cuda());
-  first.backward(of_layer.grad());
-  return {y.detach(), x.grad()};
+  return x.grad().to_vector<double>();
 }
 
 TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
   const Layer& layer = GetParam();
   for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TensorOptions statistic{.dtype = acc_dtype(dtype), .device = kCuda};
+    const Parameters with{.running = {Tensor::zeros({kChannels}, statistic),
+                                      Tensor::ones({kChannels}, statistic),
+                                      {}},
+                          .w = randn({kChannels, 1, 3, 3}, {.dtype = dtype, .device = kCuda})};
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       SCOPED_TRACE(concat(dtype, " ", format));
-      const TensorOptions options{.dtype = dtype, .device = kCuda, .format = format};
-      const Shape shape{16, kChannels, kSide, kSide};
-      const Tensor w = randn({kChannels, 1, 3, 3}, {.dtype = dtype, .device = kCuda});
-      const Tensor dy = randn(shape, options);
-      std::vector<Tensor> values;
-      for (int round = 0; round < 3; ++round) values.push_back(randn(shape, options));
-      std::vector<Results> free;
-      for (const Tensor& x : values) free.push_back(run_freely(layer, x, w, dy));
-      for (size_t round = 0; round < values.size(); ++round) {
-        const Results wanted = run_with_waits(layer, values[round], w, dy);
-        EXPECT_EQ(free[round].y.to_vector<double>(), wanted.y.to_vector<double>()) << round;
-        EXPECT_EQ(free[round].dx.to_vector<double>(), wanted.dx.to_vector<double>()) << round;
-      }
+      const Tensor values =
+          randn({8, kChannels, kSide, kSide}, {.dtype = dtype, .device = kCuda, .format = format});
+      const Tensor x = values.clone().set_requires_grad(true);
+      const Tensor late = values.clone().set_requires_grad(true);
+      const Tensor y = layer.forward(x, with);
+      EXPECT_EQ(layer.forward(written_late(values), with).to_vector<double>(),
+                y.to_vector<double>());
+      const Tensor y_late = layer.forward(late, with);
+      const Tensor dy = randn(y.shape(), y.options());
+      const std::vector<double> wanted = gradient(y, x, dy);
+      EXPECT_EQ(gradient(y_late, late, written_late(dy)), wanted);
     }
   }
+}
+
+// What the tests above rest on.
+class LateCopyCuda : public test::GpuTest {};
+
+TEST_F(LateCopyCuda, IsSeenTooEarlyWithoutAWait) {
+  if (!cuda().has_hopper_features()) GTEST_SKIP() << "launches do not overlap";
+  const Tensor values = Tensor::ones({1 << 16}, {.device = kCuda});
+  const auto sum_of_copy = [&](bool waits) {
+    const Tensor copy = Tensor::zeros({1 << 16}, {.device = kCuda});
+    const Tensor place = written_late(values);
+    test::overlapping_copy(cuda(), copy.raw().data, place.raw().data, copy.nbytes(), waits);
+    return sum(copy).item<float>();
+  };
+  EXPECT_EQ(sum_of_copy(true), 1 << 16);
+  EXPECT_TRUE(std::isnan(sum_of_copy(false)));
 }
 
 }  // namespace
