@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the tests with Cuda in their name under NVIDIA's compute-sanitizer, all four tools.
 
-  scripts/compute_sanitizer.py [--build build] [--tool memcheck]... [--jobs 10] [--minutes M]
-                               [--logs DIR] [--sanitizer PROGRAM] [TEST_PROGRAM...]
+  scripts/compute_sanitizer.py [--build build] [--tool memcheck]... [--jobs 10] [--gpus 1]
+                               [--minutes M] [--logs DIR] [--sanitizer PROGRAM] [TEST_PROGRAM...]
 
 Needs a GPU; compute-sanitizer 2026.4 (CUDA 13.5) or later, since earlier ones do not see what bulk
 copies write. A job is one tool over a share of the tests of a program. DIR (build/sanitizer) gets
@@ -53,8 +53,8 @@ SHARE = 60
 HEAVY = ("conv2d_matrix_test", "conv2d_wgmma_test", "conv2d_autotune_test",
          "activation_accuracy_test", "compare_test", "golden_training_test")
 SECONDS = 420  # of a job, at most
-# Jobs of racecheck beside others: of a dozen some were killed on a host of 128 GB.
-HUNGRY_AT_ONCE = 4
+# Of the host's memory that a job of racecheck may come to need.
+HUNGRY_BYTES = 16 << 30
 
 
 def tests_for(tool):
@@ -82,7 +82,7 @@ def name_of(job):
     return f"{tool} {program.name} {shard + 1} of {shards}"
 
 
-def run(job, options, end):
+def run(job, gpu, options, end):
     """What is wrong, or None."""
     tool, program, shard, shards = job
     left = min(SECONDS, end - time.monotonic())
@@ -91,6 +91,8 @@ def run(job, options, end):
     command = [options.sanitizer, "--tool", tool, *TOOLS[tool], *OPTIONS, program, tests_for(tool),
                "--gtest_brief=1"]
     environment = os.environ | {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)}
+    if options.gpus > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
     log = options.logs / f"{tool}.{program.name}.{shard}.log"
     with open(log, "w", encoding="utf-8") as file:
         tree = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT,
@@ -111,14 +113,16 @@ def run_all(jobs, options):
     """(job, what is wrong or None, seconds) of each as it ends."""
     end = time.monotonic() + 60 * options.minutes
 
-    def timed(job):
+    def timed(job, gpu):
         start = time.monotonic()
-        return job, run(job, options, end), time.monotonic() - start
+        return job, run(job, gpu, options, end), time.monotonic() - start
 
     pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
-    few = concurrent.futures.ThreadPoolExecutor(min(HUNGRY_AT_ONCE, options.jobs))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    few = concurrent.futures.ThreadPoolExecutor(min(max(1, memory // HUNGRY_BYTES), options.jobs))
     with pool, few:
-        futures = [(few if job[0] == "racecheck" else pool).submit(timed, job) for job in jobs]
+        futures = [(few if job[0] == "racecheck" else pool).submit(timed, job, i % options.gpus)
+                   for i, job in enumerate(jobs)]
         for future in concurrent.futures.as_completed(futures):
             yield future.result()
 
@@ -129,6 +133,7 @@ def parse_arguments():
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--tool", action="append", choices=TOOLS)
     parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--gpus", type=int, default=1, help="jobs take turns on so many")
     parser.add_argument("--minutes", type=float, default=600)
     parser.add_argument("--logs", type=pathlib.Path)
     parser.add_argument("--sanitizer", default="compute-sanitizer")
