@@ -82,13 +82,6 @@ std::vector<OpCase> batch_norm_cases() {
       {.name = "train_channels_last", .shape = {4, 3, 5, 7}, .channels_last = true},
       {.name = "train_channels_last_aligned", .shape = {3, 32, 6, 6}, .channels_last = true},
       {.name = "train_channels_last_wide", .shape = {2, 75, 9, 9}, .channels_last = true},
-      {.name = "train_channels_last_blocks", .shape = {5, 264, 7, 6}, .channels_last = true},
-      // Few lanes, not all of them used, and several groups of rows in several chunks: of single
-      // channels, and of packs.
-      {.name = "train_channels_last_groups", .shape = {17, 3, 13, 17}, .channels_last = true},
-      {.name = "train_channels_last_groups_packed",
-       .shape = {9, 24, 13, 17},
-       .channels_last = true},
       {.name = "train_plain", .shape = {4, 3, 5, 7}, .affine = false},
       {.name = "train_offset", .shape = {4, 3, 16, 16}, .mean = 1e4, .std = 1},
       {.name = "train_long", .shape = {2, 2, 96, 121}},
@@ -100,22 +93,23 @@ std::vector<OpCase> batch_norm_cases() {
        .shape = {4, 19, 5, 7},
        .training = false,
        .channels_last = true},
-      {.name = "eval_channels_last_blocks",
-       .shape = {5, 264, 7, 6},
-       .training = false,
-       .channels_last = true},
-      {.name = "eval_channels_last_groups",
-       .shape = {17, 3, 13, 17},
-       .training = false,
-       .channels_last = true},
-      {.name = "eval_channels_last_groups_packed",
-       .shape = {9, 24, 13, 17},
-       .training = false,
-       .channels_last = true},
       {.name = "eval_plain", .shape = {3, 4, 11}, .training = false, .affine = false},
   };
+  // In training and in evaluation: several blocks of channels; few lanes, not all of them used, and
+  // several groups of rows in several chunks, of single channels and of packs.
+  const std::pair<std::string, Shape> channels_last_shapes[] = {
+      {"blocks", {5, 264, 7, 6}}, {"groups", {17, 3, 13, 17}}, {"groups_packed", {9, 24, 13, 17}}};
   std::vector<OpCase> cases;
   for (const Variant& variant : variants) cases.push_back(batch_norm_case(variant));
+  for (const bool training : {true, false}) {
+    for (const auto& [name, shape] : channels_last_shapes) {
+      cases.push_back(batch_norm_case(
+          {.name = (training ? "train" : "eval") + std::string("_channels_last_") + name,
+           .shape = shape,
+           .training = training,
+           .channels_last = true}));
+    }
+  }
   for (const bool channels_last : {false, true}) {
     const std::string format = channels_last ? "_channels_last" : "_nchw";
     for (const bool training : {true, false}) {
