@@ -42,6 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Problems, Conv2dAutotuneWaysCuda, testing::ValuesIn(kPr
 
 TEST_P(Conv2dAutotuneWaysCuda, EveryWayComputesTheSame) {
   const ConvShapes& shapes = GetParam().shapes;
+  size_t tried = 0;
   for (const MemoryFormat format : kFormats) {
     const std::vector<Tensor> wanted = conv_results(shapes, DType::f64, format);
     for (const ConvMode& mode : kConvModes) {
@@ -50,7 +51,7 @@ TEST_P(Conv2dAutotuneWaysCuda, EveryWayComputesTheSame) {
       const std::vector<ConvProblem> asked = conv_problems(shapes, mode, format);
       const size_t ways = most_ways(asked);
       EXPECT_GT(ways, 1u);  // the tables hold choices
-      for (size_t i = 0; i < ways; ++i) {
+      for (size_t i = 0; i < ways; ++i, ++tried) {
         SCOPED_TRACE(concat("way ", i));
         Autotune table = forced_ways(asked, i);
         const AutotuneGuard guard(table);
@@ -59,6 +60,7 @@ TEST_P(Conv2dAutotuneWaysCuda, EveryWayComputesTheSame) {
       }
     }
   }
+  EXPECT_GE(tried, 30u);  // 300 of all problems
 }
 
 TEST_F(Conv2dAutotuneCuda, TheSameTableGivesTheSameBits) {
