@@ -190,13 +190,14 @@ template <class T, int N, bool kMean>
 void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& plan) {
   using std::integral_constant;
   const bool whole = plan.whole && f.gamma != nullptr && (!kMean || f.beta != nullptr);
+  const bool large = f.rows * f.m * int64_t{sizeof(T)} > cuda.info().l2_bytes;
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
     auto* kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), false>;
     if constexpr (detail::has_whole_kernel(sizeof(T))) {
       if (whole) kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), true>;
     }
-    launch_rows(cuda, plan, kernel, f);
+    launch_rows(cuda, plan, kernel, f, large);
   };
   if constexpr (sizeof(T) == 4) {
     constexpr integral_constant<int, 4> kPacks;
