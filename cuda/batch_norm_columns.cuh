@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
   using A = acc_t<T>;
   constexpr int U = kColumnWrites;
   const BatchNormWritePlace<N> place(plan);
-  if (!kTraining) wait_for_previous_kernel();  // it may have written x
+  if constexpr (!kTraining) wait_for_previous_kernel();  // it may have written x
   Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (place.has(plan, u)) in[u].load(x + place.at(plan, u));
   }
-  if (kTraining) wait_for_previous_kernel();
+  if constexpr (kTraining) wait_for_previous_kernel();
   BatchNormForwardTerms<A> terms[N];
   share_terms(plan, place.in_group, terms, [&](int64_t c) {
     return kTraining ? f.transform(c, f.mean[c], f.rstd[c]) : f.use_running(c, place.group == 0);
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (!place.has(plan, u)) continue;
-    if (kTraining) x_in[u].load(x + place.at(plan, u));
+    if constexpr (kTraining) x_in[u].load(x + place.at(plan, u));
     dy_in[u].load(dy + place.at(plan, u));
   }
   wait_for_previous_kernel();
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       A direct = dy_in[u][j];
-      if (kTraining) direct -= terms[j].m1 + (x_in[u][j] - terms[j].mean) * terms[j].m2r;
+      if constexpr (kTraining) direct -= terms[j].m1 + (x_in[u][j] - terms[j].mean) * terms[j].m2r;
       out[j] = terms[j].scale * direct;
     }
     store_result(dx + place.at(plan, u), round_raw<T, N>(out), streams);

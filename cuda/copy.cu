@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-// Both sides step through the innermost axis of y by 1, or x repeats one element along it, as a
-// gradient does that comes from a sum: y in packs of 16 bytes.
+// A pack of x by plan_packs; one element repeated, as in a gradient that comes from a sum.
 template <class Word, bool kRepeats>
 __device__ __forceinline__ Pack<Word, kFullPack<Word>> read_pack(const Word* x) {
   if constexpr (kRepeats) {

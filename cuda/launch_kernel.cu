@@ -30,6 +30,7 @@ void prepare_kernel(const Cuda& cuda, const void* kernel, int carveout) {
   const std::lock_guard lock(mutex);
   const auto known = carveouts.find({kernel, cuda.index()});
   if (known != carveouts.end() && known->second == carveout) return;
+  const RelaxedCapture relaxed;  // it may load the kernel
   if (known == carveouts.end()) {
     cudaFuncAttributes attributes{};
     cuda_check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");

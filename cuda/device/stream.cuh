@@ -6,14 +6,15 @@
 
 namespace gradus {
 
-// load_pack for what is read once and never written while the kernel runs: it goes past L1.
+// load_pack for what is read once: it goes past L1. Not ld.global.nc, which may not read what a
+// kernel before writes while this one waits for it.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack_once(const T* from) {
   if constexpr (sizeof(Pack<T, N>) < 16) {
     return load_pack<N>(from);
   } else {
     uint4 word;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
                  : "l"(from));
     Pack<T, N> pack;
