@@ -133,9 +133,11 @@ void CudaAllocator::deallocate(void* data, size_t) noexcept {
   if (closed_) return release(&block);
   Block** list = nullptr;
   if (caller == nullptr || caller == stream_) {
-    // What a capture has freed may be written by the graph, so it becomes the graph's.
-    if (caller != nullptr && block.arena == 0) block.arena = arena_;
-    list = &lists_of(block.arena)[block.size_class];
+    // What a capture has freed may be written by the graph, so it becomes the graph's; memory of
+    // another graph, which either may write, nobody's.
+    const bool captured = caller != nullptr && arena_ != 0;
+    if (captured && block.arena == 0) block.arena = arena_;
+    list = captured && block.arena != arena_ ? &parked_ : &lists_of(block.arena)[block.size_class];
   } else if (!is_capturing(caller) && record_event(block, caller)) {
     list = &lists_of(block.arena)[block.size_class];
   } else {

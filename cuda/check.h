@@ -10,10 +10,14 @@ namespace gradus {
 
 class Cuda;
 
+inline ErrorCode error_code_of(cudaError_t status) {
+  return status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::cuda;
+}
+
 inline void cuda_check(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess) [[unlikely]] {
     (void)cudaGetLastError();  // reported here, so that the next launch is not blamed for it
-    fail(ErrorCode::cuda, what, cudaGetErrorName(status), ": ", cudaGetErrorString(status));
+    fail(error_code_of(status), what, cudaGetErrorName(status), ": ", cudaGetErrorString(status));
   }
 }
 

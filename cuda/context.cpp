@@ -207,7 +207,7 @@ void cuda_check(Cuda& cuda, cudaError_t status, std::string_view what) {
   const std::string text =
       concat(what, ": ", cudaGetErrorName(status), ": ", cudaGetErrorString(status), when);
   if (is_sticky(status) && cuda.failure().empty()) cuda.set_failure(text);
-  throw Error(ErrorCode::cuda, text);
+  throw Error(error_code_of(status), text);
 }
 
 Device device_of(const Cuda& cuda) { return {DeviceType::cuda, cuda.index()}; }

@@ -69,6 +69,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
   const unsigned char* const mine = shared + strip * kStrip * Stride * kDepthwisePixel + lane * 8;
   const unsigned char* const dy_mine = dy_slots + strip * kStrip * kDepthwisePixel + lane * 8;
   float sums[9 + Bias][V] = {};  // the last one of dy alone
+  // Beyond the last column dy is 0, but x there may be infinite.
+  const int outputs = p.shape.out_w - block.j0 - strip * kStrip;
   for (int64_t row = block.begin; row < block.end;) {
     const int64_t n = quotient(p.shape.height, row);
     const int i0 = static_cast<int>(row - n * p.shape.out_h);
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
 #pragma unroll
           for (int q = 0; q < kStrip; ++q) {
             const int s = column - q * Stride;
-            if (s < 0 || s > 2) continue;
+            if (s < 0 || s > 2 || q >= outputs) continue;
 #pragma unroll
             for (int e = 0; e < V; ++e) sums[r * 3 + s][e] += dy[q][e] * x[e];
           }

@@ -1,6 +1,8 @@
 // Launch choices of the convolutions over halo tiles (device/conv2d_halo.cuh).
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "cuda/conv2d_problem.h"
@@ -88,10 +90,13 @@ inline int64_t halo_extent(const ConvProblem& problem, int axis, int64_t outputs
          problem.window.span(axis);
 }
 
-// A tile of outputs of the forward windows with the input that they read.
+// A tile of outputs of the forward windows with the input that they read. Extents beyond int, as
+// dilations may make them, become its largest: no such tile fits shared memory.
 inline HaloTile halo_tile(const ConvProblem& problem, int64_t images, int64_t rows,
                           int64_t columns) {
-  const auto number = [](int64_t value) { return static_cast<int>(value); };
+  const auto number = [](int64_t value) {
+    return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
+  };
   return {number(images), number(rows), number(columns), number(halo_extent(problem, 0, rows)),
           number(halo_extent(problem, 1, columns))};
 }
@@ -138,7 +143,7 @@ inline int64_t halo_gather_shared(const HaloGatherPlan& plan) {
   const int64_t weights = plan.width * (taps * plan.steps * (plan.split ? 64 : 32) + 16);
   const int64_t pixels = ceil_div(p.tile.pixels(), kHaloPixels) * kHaloPixels;
   const int64_t tables = pixels * int64_t{sizeof(int) + sizeof(HaloTarget)};
-  return weights + tables + p.stages * int64_t{p.tile.halo_pixels()} * (plan.steps * 32 + 16);
+  return weights + tables + p.stages * p.tile.halo_pixels() * (plan.steps * 32 + 16);
 }
 
 // The plan with tiles of `rows` x `columns` outputs of `images` images. Its cost is that of the
@@ -168,8 +173,8 @@ inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int
   const int64_t at_once = std::min(resident, ceil_div(p.tiles * plan.sets, kHaloProcessors));
   const int64_t turns = ceil_div(p.tiles, plan.blocks);
   const int64_t round = kHaloWarps * kHaloPixels;
-  const double tile =
-      static_cast<double>(ceil_div(p.tile.pixels(), round) * round) + 0.5 * p.tile.halo_pixels();
+  const double tile = static_cast<double>(ceil_div(p.tile.pixels(), round) * round) +
+                      0.5 * static_cast<double>(p.tile.halo_pixels());
   const double hidden = two ? (stages == 2 ? 1 : 1.03) : (stages == 2 ? 1.25 : 1.35);
   plan.cost = static_cast<double>(turns * at_once) * tile * hidden;
   return plan;
@@ -262,8 +267,8 @@ inline int64_t halo_wgrad_shared(const HaloWgradPlan& plan, int64_t size) {
   const int64_t pitch_x = plan.steps * 32 + pad;
   const int64_t pitch_y = p.row_units * kHaloWgradRows * size + pad;
   const int64_t pixels = ceil_div(p.tile.pixels(), step) * step;
-  const int64_t window =
-      (p.taps_h - 1) * p.step_h * int64_t{p.tile.halo_columns} + (p.taps_w - 1) * p.step_w + 1;
+  const int64_t window = int64_t{p.tile.halo_columns} * (p.taps_h - 1) * p.step_h +
+                         int64_t{p.step_w} * (p.taps_w - 1) + 1;
   const int64_t tiles =
       window * pitch_x + pixels * 4 + 2 * (pixels * pitch_y + p.tile.halo_pixels() * pitch_x);
   const int64_t units = int64_t{p.row_units} * p.column_units;

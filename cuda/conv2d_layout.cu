@@ -69,13 +69,14 @@ Transpose transpose_of(const LayoutCopy& p) {
 // grid    one thread per element of `to`
 template <class T>
 __global__ void __launch_bounds__(256) conv2d_pack_weights(const __grid_constant__ WeightPack p) {
-  const int64_t per_group = static_cast<int64_t>(p.out) * p.taps * p.padded_in;
+  const int per_out = p.taps * p.padded_in;
   const int64_t e = blockIdx.x * 256ll + threadIdx.x;
-  if (e >= per_group * p.groups) return;
-  const int64_t group = e / per_group;
-  const int rest = static_cast<int>(e % per_group);
-  const int in = rest % p.padded_in, tap = rest / p.padded_in % p.taps;
-  const int out = rest / p.padded_in / p.taps;
+  const int64_t out_of_all = e / per_out;
+  if (out_of_all >= int64_t{p.out} * p.groups) return;
+  const int rest = static_cast<int>(e - out_of_all * per_out);
+  const int in = rest % p.padded_in, tap = rest / p.padded_in;
+  const int64_t group = out_of_all / p.out;
+  const auto out = static_cast<int>(out_of_all - group * p.out);
   T value = T(0.0f);
   if (in < p.in) {
     const int64_t pair =

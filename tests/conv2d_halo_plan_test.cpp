@@ -168,5 +168,13 @@ TEST(ConvHaloPlan, LeavesHugeImages) {
   EXPECT_FALSE(conv_is_halo(problem_of(Kind::forward, DType::bf16, 600, 32, 32, 2000, kSame)));
 }
 
+// The input of such a tile has more pixels than 32 bits can count.
+TEST(ConvHaloPlan, LeavesHugeDilations) {
+  const Window window{.kernel = {3, 8}, .padding = {1, 511}, .dilation = {1, 146}};
+  for (const Kind kind : kKinds) {
+    EXPECT_FALSE(conv_is_halo(problem_of(kind, DType::bf16, 1, 16, 16, {4199304, 1}, window)));
+  }
+}
+
 }  // namespace
 }  // namespace gradus

@@ -32,6 +32,10 @@ struct Wanted {
 
   explicit Wanted(const Problem& problem)
       : x(draw(problem.x, 1)), w(draw(problem.w, 2)), bias(draw({problem.w[0]}, 3)) {
+    compute(problem);
+  }
+
+  void compute(const Problem& problem) {  // again where x has changed
     const ref::Conv2dOptions options{.stride_h = problem.options.stride[0],
                                      .stride_w = problem.options.stride[1],
                                      .padding_h = problem.options.padding[0],
@@ -216,6 +220,28 @@ TEST_P(Conv2dFirst, PixelsThatNoOutputReadsDoNotCount) {
   }
   check_modes_of(problem, wanted, GetParam(), MemoryFormat::channels_last,
                  MemoryFormat::channels_last);
+}
+
+class Conv2dDepthwise : public Conv2dFirst {};
+INSTANTIATE_TEST_SUITE_P(Devices, Conv2dDepthwise, testing::Values(kCpu, kCuda),
+                         [](const auto& info) { return info.param == kCpu ? "Cpu" : "Cuda"; });
+
+// Strips of outputs go on beyond the last column, where the last column of x may be that of another
+// tap, or of none.
+TEST_P(Conv2dDepthwise, StripsBeyondTheLastColumnDoNotCount) {
+  const Problem problems[] = {
+      {{2, 8, 12, 12}, {8, 1, 3, 3}, {.stride = 2, .groups = 8}, "unused column"},
+      {{2, 8, 9, 5}, {8, 1, 3, 3}, {.groups = 8}, "column of one tap"},
+      {{2, 40, 37, 7}, {40, 1, 3, 3}, {.groups = 40}, "column of one tap, tall"},
+  };
+  for (const Problem& problem : problems) {
+    Wanted wanted(problem);
+    const int64_t width = problem.x[3], count = wanted.x.shape.numel();
+    for (int64_t i = width - 1; i < count; i += width) wanted.x.data[i] = std::nan("");
+    wanted.compute(problem);
+    check_modes_of(problem, wanted, GetParam(), MemoryFormat::channels_last,
+                   MemoryFormat::channels_last);
+  }
 }
 
 }  // namespace

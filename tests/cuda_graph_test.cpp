@@ -1,6 +1,7 @@
 // Capture and replay: memory of the graph's own, throws inside, and the step that captures itself.
 #include "cuda/graph.h"
 
+#include <memory>
 #include <vector>
 
 #include "autograd/grad_mode.h"
@@ -80,6 +81,26 @@ TEST_F(CudaGraphTest, ATensorThatOutlivesItsGraphIsOrdinaryMemory) {
   for (int i = 0; i < 10; ++i) eager.push_back(Tensor::full({kCount}, 99.0, kOnGpu));
   second.replay();
   EXPECT_EQ(y.to_vector<float>(), filled(7.0f));
+  for (const Tensor& tensor : eager) EXPECT_EQ(tensor.to_vector<float>(), filled(99.0f));
+}
+
+TEST_F(CudaGraphTest, ATensorOfOneGraphThatAnotherDropsIsNobodys) {
+  const Tensor x = Tensor::full({kCount}, 5.0, kOnGpu);
+  Tensor held = Tensor::empty({kCount}, kOnGpu);
+  auto first = std::make_unique<CudaGraph>(cuda());
+  CudaGraph second(cuda());
+  first->capture([&] {
+    held = Tensor::empty({kCount}, kOnGpu);
+    launch(Copy{.x = x.raw(), .y = held.raw()});
+  });
+  second.capture([&] {
+    launch(Copy{.x = x.raw(), .y = held.raw()});
+    held = Tensor();
+  });
+  first.reset();
+  std::vector<Tensor> eager;
+  for (int i = 0; i < 10; ++i) eager.push_back(Tensor::full({kCount}, 99.0, kOnGpu));
+  second.replay();
   for (const Tensor& tensor : eager) EXPECT_EQ(tensor.to_vector<float>(), filled(99.0f));
 }
 

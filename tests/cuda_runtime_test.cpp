@@ -131,6 +131,13 @@ TEST_F(CudaRuntimeTest, AfterAStickyErrorLaunchesAreRefusedWithItsText) {
               "refused after an earlier failure: synchronize: cudaErrorIllegalAddress");
 }
 
+TEST(CudaErrors, ThoseOfMemoryAreOutOfMemory) {
+  EXPECT_ERROR(cuda_check(cudaErrorMemoryAllocation, "graph"), ErrorCode::out_of_memory,
+               "graph: cudaErrorMemoryAllocation");
+  EXPECT_ERROR(cuda_check(cudaErrorInvalidValue, "graph"), ErrorCode::cuda,
+               "graph: cudaErrorInvalidValue");
+}
+
 TEST(StickyErrors, AreKnown) {
   EXPECT_TRUE(is_sticky(cudaErrorIllegalAddress));
   EXPECT_TRUE(is_sticky(cudaErrorLaunchFailure));

@@ -25,8 +25,8 @@ struct HaloTile {
   int images = 1, rows = 1, columns = 1;
   int halo_rows = 1, halo_columns = 1;  // of the input that they read
 
-  int pixels() const { return images * rows * columns; }
-  int halo_pixels() const { return images * halo_rows * halo_columns; }
+  int64_t pixels() const { return int64_t{images} * rows * columns; }
+  int64_t halo_pixels() const { return int64_t{images} * halo_rows * halo_columns; }
 };
 
 // out[m][o] = bias[o] + Σ_{tap, i} in[m ⊕ tap][i] · weights[o][i, tap]
