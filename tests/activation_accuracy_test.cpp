@@ -1,5 +1,6 @@
 // How far each activation and its gradient are from the f64 formula, in units of the last place,
 // over a dense sweep that takes in both tails: the bounds that docs/numerics.md states.
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/activation.h"
@@ -65,6 +66,14 @@ Worst worst_of(const std::vector<double>& xs, const std::vector<double>& got,
     if (error > worst.ulps) worst = {error, xs[i], got[i], want[i]};
   }
   return worst;
+}
+
+TEST(ActivationBounds, AreOfEveryActivation) {
+  std::vector<std::string> bounded, all = activation_names();
+  for (const Bound& bound : kBounds) bounded.push_back(bound.name);
+  std::ranges::sort(bounded);
+  std::ranges::sort(all);
+  EXPECT_EQ(bounded, all);
 }
 
 class ActivationAccuracy : public test::EachDevice {};
