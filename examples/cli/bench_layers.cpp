@@ -142,12 +142,16 @@ void add_bench_layers(CLI::App& bench, Action& action) {
   const auto o = std::make_shared<LayersOptions>();
   add_device_options(*command, *o);
   add_autotune_options(*command, o->autotune);
-  command->add_option("--layer", o->layers, "Only these (default: all); may be repeated")
+  command
+      ->add_option("--layer", o->layers,
+                   "Only these ops, such as activation (default: all); may be repeated")
       ->type_name("NAME")
       ->transform(CLI::IsMember(ops_with_cases(), CLI::ignore_case, CLI::ignore_underscore))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
-      ->add_option("--case", o->pattern, "Only cases in whose name this regular expression matches")
+      ->add_option("--case", o->pattern,
+                   "Only cases in whose name this regular expression matches: ^silu_ picks that "
+                   "function of activation")
       ->type_name("PATTERN")
       ->check(CLI::Validator(check_pattern, ""));
   command->add_option("--dtype", o->dtypes, "Of the values, separated by commas")

@@ -185,7 +185,9 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
                   "Folder of the model's images, Fashion-MNIST (default: where the Debian package "
                   "dataset-fashion-mnist puts them; without it, images drawn at random)")
       ->type_name("DIR");
-  command.add_option("--dtype", dtypes, "Of the values, separated by commas (default: f32,bf16)")
+  command
+      .add_option("--dtype", dtypes,
+                  "Of the values, separated by commas (default: f32,bf16; --train takes f32 only)")
       ->type_name("NAME")
       ->delimiter(',')
       ->check(check_dtypes)
