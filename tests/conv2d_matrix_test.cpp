@@ -81,7 +81,7 @@ void check_modes_of(const Problem& problem, const Wanted& wanted, Device device,
     if (device == kCpu && mode.precision == MatmulPrecision::tf32) continue;
     check(problem, wanted, mode, device, format, dy_format);
   }
-  if (device == kCpu) check(problem, wanted, {"f64", DType::f64}, device, format, dy_format);
+  check(problem, wanted, {"f64", DType::f64}, device, format, dy_format);
 }
 
 using Kernel = std::pair<int64_t, int64_t>;
