@@ -8,8 +8,10 @@
                                                           since, or that never passed
 
 The sources of an op are cuda/OP.cu and the further .cu files of its line in CMakeLists.txt, its
-contract core/ops/OP.h, and every .cuh and contract that they include, directly or not; plans, in .h
-files, are tested on the CPU. A note holds their hash, the card, the date and the number of tests.
+contract core/ops/OP.h, and whatever of cuda/ and core/ they include, directly or not, that holds
+device code: .cuh files, contracts, and .h files that say GRADUS_HD or __device__. Other .h files,
+plans above all, are tested on the CPU. A note holds the hash of the sources, the card, the date and
+the number of tests.
 """
 
 import argparse
@@ -35,18 +37,26 @@ def ops():
     return [op for op in listed if (ROOT / f"cuda/{op}.cu").exists()]
 
 
+def holds_device_code(path, text):
+    return (path.endswith((".cu", ".cuh")) or path.startswith("core/ops/")
+            or "GRADUS_HD" in text or "__device__" in text)
+
+
 def sources(op):
-    """The op's own files and what they include, sorted."""
+    """The op's own files and the device code that they include, sorted."""
     line = re.search(rf"^gradus_add_op\({op}\b([^)]*)\)", (ROOT / "CMakeLists.txt").read_text(), re.M)
     further = [f"cuda/{name}" for name in re.findall(r"\S+\.cu\b", line[1])]
-    found, waiting = set(), [f"cuda/{op}.cu", f"core/ops/{op}.h", *further]
+    found, seen, waiting = set(), set(), [f"cuda/{op}.cu", f"core/ops/{op}.h", *further]
     while waiting:
         path = waiting.pop()
-        if path in found or not (ROOT / path).exists():
+        if path in seen or not (ROOT / path).exists():
             continue
-        found.add(path)
-        included = re.findall(r'^\s*#\s*include "([^"]+)"', (ROOT / path).read_text(), re.M)
-        waiting += [i for i in included if i.endswith(".cuh") or i.startswith("core/ops/")]
+        seen.add(path)
+        text = (ROOT / path).read_text()
+        if holds_device_code(path, text):
+            found.add(path)
+        included = re.findall(r'^\s*#\s*include "([^"]+)"', text, re.M)
+        waiting += [i for i in included if i.startswith(("cuda/", "core/"))]
     return sorted(found)
 
 
