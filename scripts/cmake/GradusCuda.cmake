@@ -9,7 +9,8 @@ elseif(GRADUS_SANITIZE)
   set(reason "the host sanitizers do not work with the CUDA driver")
 else()
   # What CMAKE_CUDA_ARCHITECTURES or the environment variable CUDAARCHS asks for, else those of the
-  # GPUs present, else Ampere and Hopper with PTX for what comes later.
+  # GPUs present, else Ampere and Hopper (90a has its warpgroup-wide products) with PTX for what comes
+  # later.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS} CACHE STRING "CUDA architectures")
   elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -23,7 +24,7 @@ else()
     string(REPLACE "." "" gpus "${gpus}")
     list(REMOVE_DUPLICATES gpus)
     list(TRANSFORM gpus REPLACE "^90$" "90a")
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual")
     if(gpus)
       set(CMAKE_CUDA_ARCHITECTURES ${gpus})
     endif()
