@@ -3,25 +3,42 @@
 #include <map>
 #include <mutex>
 
+#include "cuda/tensor_map.h"
+
 namespace gradus::detail {
 namespace {
 
-__global__ void kernel_of_all() {}
+// All kernels are compiled for the same architectures, so one tells of all. What is compiled for
+// 90a has the version 90, too: there it is for smaller blocks, which the host can see.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr int kMostThreads = 128;
+#else
+constexpr int kMostThreads = 256;
+#endif
+__global__ void __launch_bounds__(kMostThreads) kernel_of_all() {}
+
+cudaError_t ask_kernel_of_all(cudaFuncAttributes& attributes) {
+  const RelaxedCapture relaxed;  // it loads the kernel
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of_all));
+}
 
 }  // namespace
 
-// All kernels are compiled for the same architectures, so one tells of all.
 int compiled_architecture() {
-  const RelaxedCapture relaxed;  // it loads the kernel
   cudaFuncAttributes attributes{};
-  const cudaError_t status =
-      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_of_all));
+  const cudaError_t status = ask_kernel_of_all(attributes);
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     (void)cudaGetLastError();
     return 0;
   }
   cuda_check(status, "cudaFuncGetAttributes");
   return attributes.ptxVersion;
+}
+
+bool is_compiled_for_90a() {
+  cudaFuncAttributes attributes{};
+  cuda_check(ask_kernel_of_all(attributes), "cudaFuncGetAttributes");
+  return attributes.maxThreadsPerBlock < kMostThreads;  // the host's
 }
 
 void prepare_kernel(const Cuda& cuda, const void* kernel, int carveout) {

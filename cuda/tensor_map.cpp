@@ -1,6 +1,5 @@
 #include "cuda/tensor_map.h"
 
-#include "core/build_config.h"
 #include "cuda/check.h"
 
 namespace gradus {
@@ -34,10 +33,9 @@ void map_check(CUresult status, const char* name) {
 }  // namespace
 
 bool has_warpgroup_products(const Cuda& cuda) {
-  constexpr bool kBuilt =
-      std::string_view(GRADUS_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
-  // Of 90a there is machine code only: where the driver translates another one, it is not run.
-  return kBuilt && cuda.info().compute_major == 9 && cuda.has_hopper_features();
+  if (cuda.info().compute_major != 9 || !cuda.has_hopper_features()) return false;
+  static const bool is_built = detail::is_compiled_for_90a();
+  return is_built;
 }
 
 CUtensorMap box_map(MapElement element, const void* data, int64_t rows, int64_t columns,

@@ -53,7 +53,7 @@ LEFT_OUT_OF = {"initcheck": ["*OfManyChannels*", "*OfSmallNetworks*", "Conv2dWgm
 SHARE = 60
 HEAVY = ("conv2d_matrix_test", "conv2d_wgmma_test", "conv2d_autotune_test",
          "activation_accuracy_test", "compare_test", "golden_training_test")
-SECONDS = 420  # of a job, at most
+SECONDS = 540  # of a job, at most
 # Of the host's memory that a job of racecheck may come to need.
 HUNGRY_BYTES = 16 << 30
 
