@@ -3,6 +3,8 @@
 
 #include "cuda/device/activation_half.cuh"
 #include "cuda/device/bits.cuh"
+#include "cuda/device/l2_policy.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/map.cuh"
 
 namespace gradus {
@@ -57,9 +59,15 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
 // Writes y and returns the bits.
 template <bool Wide, class T, class F>
 __device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64_t first,
-                                                         int64_t count, const F& f) {
+                                                         int64_t count, const L2Policy& policy,
+                                                         const F& f) {
   constexpr int N = kFullPack<T>;
-  const Pack<T, N> values = load_upto<Wide, N>(x, first, count);
+  Pack<T, N> values;
+  if constexpr (Wide) {
+    values = policy.load_pack<N>(x + first);
+  } else {
+    values = load_upto<false, N>(x, first, count);
+  }
   uint32_t bits = 0;
   acc_t<T> results[N];
 #pragma unroll
@@ -73,24 +81,34 @@ __device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64
   return bits;
 }
 
-inline constexpr int kMaskThreads = 128;
+// Forward with a mask: threads of a block, and whether it overlaps the launch before. Measured.
+template <class T>
+inline constexpr int kMaskThreads = sizeof(T) == 2 ? 256 : 128;
+template <class T>
+inline constexpr bool kMaskOverlaps = sizeof(T) == 2;
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
 // grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to bytes by shuffles, and those of a block in shared memory where a warp has
-//        less than the 32 bytes that memory moves at once
+//        less than the 32 bytes that memory moves at once. Large: L2 keeps x, as in
+//        row_norm_forward_rows_straight
 // needs: aligned: x, y and mask aligned to 16 bytes
 template <class T, class F>
-__global__ void __launch_bounds__(kMaskThreads)
-    activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
-                            const F f) {
-  constexpr int N = kFullPack<T>, kBlock = kMaskThreads * N, kBytes = kBlock / 8;
+__global__ void __launch_bounds__(kMaskThreads<T>)
+    activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, bool large,
+                            int64_t count, const F f) {
+  constexpr int N = kFullPack<T>, kBlock = kMaskThreads<T> * N, kBytes = kBlock / 8;
+  const L2Policy policy(large);
+  if constexpr (kMaskOverlaps<T>) {
+    wait_for_previous_kernel();
+    start_next_kernel();
+  }
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t block = int64_t{blockIdx.x} * kBlock, first = block + thread * N;
   const bool whole = aligned && block + kBlock <= count;
-  const uint32_t bits = whole ? forward_mask_of_pack<true>(x, y, first, count, f)
-                              : forward_mask_of_pack<false>(x, y, first, count, f);
+  const uint32_t bits = whole ? forward_mask_of_pack<true>(x, y, first, count, policy, f)
+                              : forward_mask_of_pack<false>(x, y, first, count, policy, f);
   if constexpr (N >= 8) {
     store_bits<N>(mask, first, bits, whole || first < count);
   } else {
@@ -160,8 +178,15 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
       uint8_t* mask = args.mask.as<uint8_t>();
-      activation_forward_mask<<<mask_blocks<T>(count, kMaskThreads), kMaskThreads, 0,
-                                cuda.stream()>>>(x, y, mask, is_aligned<T>({x, y, mask}), count, f);
+      const bool large = args.x.nbytes() > cuda.info().l2_bytes;
+      const LaunchShape shape{.grid = mask_blocks<T>(count, kMaskThreads<T>),
+                              .threads = kMaskThreads<T>};
+      const auto launch = [&](const auto&... launch_args) {
+        kMaskOverlaps<T> ? launch_overlapping(cuda, shape, launch_args...)
+                         : launch_kernel(cuda, shape, launch_args...);
+      };
+      launch(activation_forward_mask<T, F>, x, y, mask, is_aligned<T>({x, y, mask}), large, count,
+             f);
       return;
     }
   }

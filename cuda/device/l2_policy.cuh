@@ -38,6 +38,14 @@ class L2Policy {
       raw.load(from);
     }
   }
+  template <int N, class T>
+  __device__ __forceinline__ Pack<T, N> load_pack(const T* from) const {
+    Raw<T, N> raw;
+    load(raw, from);
+    Pack<T, N> pack;
+    memcpy(&pack, &raw.word, sizeof pack);
+    return pack;
+  }
 
  private:
   uint64_t word_ = 0;
