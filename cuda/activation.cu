@@ -57,14 +57,13 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
 }
 
 // Writes y and returns the bits.
-template <bool Wide, class T, class F>
+template <bool Wide, bool Large, class T, class F>
 __device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64_t first,
-                                                         int64_t count, const L2Policy& policy,
-                                                         const F& f) {
+                                                         int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
   Pack<T, N> values;
   if constexpr (Wide) {
-    values = policy.load_pack<N>(x + first);
+    values = L2Policy<Large>().template load_pack<N>(x + first);
   } else {
     values = load_upto<false, N>(x, first, count);
   }
@@ -81,34 +80,33 @@ __device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64
   return bits;
 }
 
-// Forward with a mask: threads of a block, and whether it overlaps the launch before. Measured.
-template <class T>
-inline constexpr int kMaskThreads = sizeof(T) == 2 ? 256 : 128;
-template <class T>
-inline constexpr bool kMaskOverlaps = sizeof(T) == 2;
+// Forward with a mask: whether it overlaps the launch before, and threads of a block. Measured.
+template <class T, bool Large>
+inline constexpr bool kMaskOverlaps = Large && sizeof(T) == 2;
+template <class T, bool Large>
+inline constexpr int kMaskThreads = kMaskOverlaps<T, Large> ? 256 : 128;
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
 // grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to bytes by shuffles, and those of a block in shared memory where a warp has
-//        less than the 32 bytes that memory moves at once. Large: L2 keeps x, as in
+//        less than the 32 bytes that memory moves at once. Large, x does not fit L2: as in
 //        row_norm_forward_rows_straight
 // needs: aligned: x, y and mask aligned to 16 bytes
-template <class T, class F>
-__global__ void __launch_bounds__(kMaskThreads<T>)
-    activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, bool large,
-                            int64_t count, const F f) {
-  constexpr int N = kFullPack<T>, kBlock = kMaskThreads<T> * N, kBytes = kBlock / 8;
-  const L2Policy policy(large);
-  if constexpr (kMaskOverlaps<T>) {
+template <class T, class F, bool Large>
+__global__ void __launch_bounds__(kMaskThreads<T, Large>)
+    activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
+                            const F f) {
+  constexpr int N = kFullPack<T>, kBlock = kMaskThreads<T, Large> * N, kBytes = kBlock / 8;
+  if constexpr (kMaskOverlaps<T, Large>) {
     wait_for_previous_kernel();
     start_next_kernel();
   }
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t block = int64_t{blockIdx.x} * kBlock, first = block + thread * N;
   const bool whole = aligned && block + kBlock <= count;
-  const uint32_t bits = whole ? forward_mask_of_pack<true>(x, y, first, count, policy, f)
-                              : forward_mask_of_pack<false>(x, y, first, count, policy, f);
+  const uint32_t bits = whole ? forward_mask_of_pack<true, Large>(x, y, first, count, f)
+                              : forward_mask_of_pack<false, Large>(x, y, first, count, f);
   if constexpr (N >= 8) {
     store_bits<N>(mask, first, bits, whole || first < count);
   } else {
@@ -169,6 +167,16 @@ bool is_aligned(std::initializer_list<const void*> tensors) {
   return pack_width(sizeof(T), tensors, {}) == kFullPack<T>;
 }
 
+template <bool Large, class T, class F>
+void forward_mask(Cuda& cuda, const T* x, T* y, uint8_t* mask, int64_t count, const F& f) {
+  constexpr int kThreads = kMaskThreads<T, Large>;
+  const LaunchShape shape{.grid = mask_blocks<T>(count, kThreads), .threads = kThreads};
+  const bool aligned = is_aligned<T>({x, y, mask});
+  const auto kernel = activation_forward_mask<T, F, Large>;
+  kMaskOverlaps<T, Large> ? launch_overlapping(cuda, shape, kernel, x, y, mask, aligned, count, f)
+                          : launch_kernel(cuda, shape, kernel, x, y, mask, aligned, count, f);
+}
+
 template <class T, class F>
 void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
   if constexpr (F::saves == Saves::mask) {
@@ -178,15 +186,8 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
       uint8_t* mask = args.mask.as<uint8_t>();
-      const bool large = args.x.nbytes() > cuda.info().l2_bytes;
-      const LaunchShape shape{.grid = mask_blocks<T>(count, kMaskThreads<T>),
-                              .threads = kMaskThreads<T>};
-      const auto launch = [&](const auto&... launch_args) {
-        kMaskOverlaps<T> ? launch_overlapping(cuda, shape, launch_args...)
-                         : launch_kernel(cuda, shape, launch_args...);
-      };
-      launch(activation_forward_mask<T, F>, x, y, mask, is_aligned<T>({x, y, mask}), large, count,
-             f);
+      args.x.nbytes() > cuda.info().l2_bytes ? forward_mask<true>(cuda, x, y, mask, count, f)
+                                             : forward_mask<false>(cuda, x, y, mask, count, f);
       return;
     }
   }

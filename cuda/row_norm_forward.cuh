@@ -193,11 +193,20 @@ void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& 
   const bool large = f.rows * f.m * int64_t{sizeof(T)} > cuda.info().l2_bytes;
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
-    auto* kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), false>;
+    const auto launch_kernel_of = [&](auto is_whole, auto is_large) {
+      launch_rows(
+          cuda, plan,
+          row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), is_whole(), is_large()>,
+          f);
+    };
+    const auto launch_by_size = [&](auto is_whole) {
+      large ? launch_kernel_of(is_whole, std::true_type())
+            : launch_kernel_of(is_whole, std::false_type());
+    };
     if constexpr (detail::has_whole_kernel(sizeof(T))) {
-      if (whole) kernel = row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), true>;
+      if (whole) return launch_by_size(std::true_type());
     }
-    launch_rows(cuda, plan, kernel, f, large);
+    launch_by_size(std::false_type());
   };
   if constexpr (sizeof(T) == 4) {
     constexpr integral_constant<int, 4> kPacks;

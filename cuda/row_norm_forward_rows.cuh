@@ -157,13 +157,13 @@ __global__ void __launch_bounds__(detail::kRowNormThreads, K* N > 16 ? 2 : 3)
 // math   as above
 // grid   a block of kLanes threads per kRows neighbouring rows
 // passes 1: x from DRAM into registers, while other blocks of the multiprocessor add up and write
-// bytes  fewest 2Eb = actual; gamma and beta per kRows rows, from the first-level cache. Large: L2
-//        keeps x, which nobody reads again, rather than y: so y leaves in longer runs
+// bytes  fewest 2Eb = actual; gamma and beta per kRows rows, from the first-level cache. kLarge, x
+//        does not fit L2: it keeps what it has of x all the same, so that y leaves in longer runs
 // needs  K·N·kLanes >= m, N | m, kLanes > 32; kWhole: m = K·N·kLanes, kRows | rows, gamma and beta
 // order  as above
-template <class T, int N, int K, int kRows, bool kMean, int kLanes, bool kWhole>
+template <class T, int N, int K, int kRows, bool kMean, int kLanes, bool kWhole, bool kLarge>
 __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows))
-    row_norm_forward_rows_straight(const RowNormForward<T> any, bool large) {
+    row_norm_forward_rows_straight(const RowNormForward<T> any) {
   using A = acc_t<T>;
   using Sums = RowSums<A, kRows, true, kLanes>;
   __shared__ typename Sums::Meeting meeting;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows)
   const int rows = kWhole ? kRows : static_cast<int>(min(int64_t{kRows}, f.rows - row));
   const auto has = [&](int k) { return kWhole || lane + k * kLanes < packs; };
   const T* const from = f.x + row * f.m + lane * N;
-  const L2Policy policy(large);
+  const L2Policy<kLarge> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Raw<T, N> in[kRows][K];
