@@ -43,7 +43,7 @@ LEFT_OUT = ["*Slow*", "*LongSums*", "*CudaRepeat*", "*CliTrain*", "QuickstartCud
 # racecheck runs out of the host's memory where kernels are timed in graphs, and would take many
 # minutes for the comparison of all ops and for the gradients of biases, whose kernels it sees in
 # other tests.
-LEFT_OUT_OF = {"initcheck": ["*OfManyChannels*", "*OfSmallNetworks*", "Conv2dWgmma*",
+LEFT_OUT_OF = {"initcheck": ["*OfManyChannels*", "*OfSmallNetworks*", "*Conv2dWgmma*",
                              "*Conv2dAutotune*", "CompareCuda*"],
                "racecheck": ["Conv2dAutotuneCuda.TheSameTable*", "Conv2dAutotuneCuda.ATrace*",
                              "Conv2dAutotuneCuda.AWayOf*", "CompareCuda*",
@@ -56,7 +56,8 @@ REFERENCE = ["--kernel-name-exclude", "kernel_substring=_gemmId"]
 # Tests of a job; one test of the heavy programs, which tries many shapes.
 SHARE = 60
 HEAVY = ("conv2d_matrix_test", "conv2d_wgmma_test", "conv2d_autotune_test",
-         "activation_accuracy_test", "compare_test", "golden_training_test")
+         "activation_accuracy_test", "compare_test", "golden_training_test", "train_choices_test",
+         "trainer_test", "views_test", "cuda_copy_test")
 SECONDS = 540  # of a job, at most
 # Of the host's memory that a job of racecheck may come to need.
 HUNGRY_BYTES = 16 << 30

@@ -9,6 +9,7 @@
 #include "autograd/ops/conv2d.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/conv_modes.h"
+#include "tests/support/gpu.h"
 #include "tests/support/op_modes.h"
 #include "tests/support/reference_conv.h"
 
@@ -86,49 +87,46 @@ void check_modes_of(const Problem& problem, const Wanted& wanted, Device device,
 
 using Kernel = std::pair<int64_t, int64_t>;
 
-class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {
- protected:
-  void SetUp() override {
-    if (device().type == DeviceType::cuda && !has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-  Device device() const { return std::get<1>(GetParam()); }
-  void check_modes(const Problem& problem, MemoryFormat format) const {
-    check_modes_of(problem, Wanted(problem), device(), format, format);
-  }
-};
-
 constexpr Kernel kKernels[] = {{1, 1}, {3, 3}, {5, 5}, {7, 7}, {1, 7}};
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Kernel, Device>>& info) {
-  const auto& [kernel, device] = info.param;
+std::string name_of(const Kernel& kernel, Device device) {
   return concat("k", kernel.first, "x", kernel.second, device == kCpu ? "_Cpu" : "_Cuda");
 }
-INSTANTIATE_TEST_SUITE_P(Kernels, Conv2dMatrix,
-                         testing::Combine(testing::ValuesIn(kKernels),
+
+using KernelByStride = std::tuple<int64_t, Kernel, Device>;
+class Conv2dMatrixByStride : public testing::TestWithParam<KernelByStride> {};
+
+std::string name_by_stride(const testing::TestParamInfo<KernelByStride>& info) {
+  const auto& [stride, kernel, device] = info.param;
+  return concat("stride", stride, "_", name_of(kernel, device));
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, Conv2dMatrixByStride,
+                         testing::Combine(testing::Values(1, 2, 3), testing::ValuesIn(kKernels),
                                           testing::Values(kCpu, kCuda)),
-                         name_of);
+                         name_by_stride);
 
 // Channel counts that the matrix products of 16 bytes take as they are; h and w differ.
-TEST_P(Conv2dMatrix, OfManyChannels) {
-  const auto [r, s] = std::get<0>(GetParam());
+TEST_P(Conv2dMatrixByStride, OfManyChannels) {
+  const auto& [stride, kernel, device] = GetParam();
+  GRADUS_SKIP_WITHOUT(device);
+  const auto [r, s] = kernel;
   int64_t turn = 0;
-  for (int64_t stride = 1; stride <= 3; ++stride) {
-    for (int64_t padding = 0; padding <= 3; ++padding) {
-      for (int64_t dilation = 1; dilation <= 3; ++dilation) {
-        for (const int64_t groups : {1, 2, 24}) {
-          const int64_t c = groups == 24 ? 24 : 16 * groups, k = groups == 2 ? 16 : 24;
-          const int64_t least_h = dilation * (r - 1) + 1 - 2 * padding;
-          const int64_t least_w = dilation * (s - 1) + 1 - 2 * padding;
-          const int64_t h = (std::max<int64_t>(least_h, 1) + 3) | 1;
-          const int64_t w = (std::max<int64_t>(least_w, 1) + 5) | 1;
-          check_modes(
-              {{1, c, h, w},
-               {k, c / groups, r, s},
-               {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups},
-               concat("stride ", stride, " padding ", padding, " dilation ", dilation, " groups ",
-                      groups)},
-              ++turn % 4 == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
-        }
+  for (int64_t padding = 0; padding <= 3; ++padding) {
+    for (int64_t dilation = 1; dilation <= 3; ++dilation) {
+      for (const int64_t groups : {1, 2, 24}) {
+        const int64_t c = groups == 24 ? 24 : 16 * groups, k = groups == 2 ? 16 : 24;
+        const int64_t least_h = dilation * (r - 1) + 1 - 2 * padding;
+        const int64_t least_w = dilation * (s - 1) + 1 - 2 * padding;
+        const int64_t h = (std::max<int64_t>(least_h, 1) + 3) | 1;
+        const int64_t w = (std::max<int64_t>(least_w, 1) + 5) | 1;
+        const Problem problem{
+            {1, c, h, w},
+            {k, c / groups, r, s},
+            {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups},
+            concat("padding ", padding, " dilation ", dilation, " groups ", groups)};
+        const auto format =
+            ++turn % 4 == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last;
+        check_modes_of(problem, Wanted(problem), device, format, format);
       }
     }
   }
@@ -154,9 +152,19 @@ TEST(Conv2dStrides, OfTheAxesMayDiffer) {
   }
 }
 
+class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, Conv2dMatrix,
+                         testing::Combine(testing::ValuesIn(kKernels),
+                                          testing::Values(kCpu, kCuda)),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param), std::get<1>(info.param));
+                         });
+
 // The layers of small networks: maps of several tiles, several images in one, a first layer.
 TEST_P(Conv2dMatrix, OfSmallNetworks) {
-  const auto [r, s] = std::get<0>(GetParam());
+  const auto& [kernel, device] = GetParam();
+  GRADUS_SKIP_WITHOUT(device);
+  const auto [r, s] = kernel;
   const Conv2dOptions same{.padding = {r / 2, s / 2}};
   Conv2dOptions depthwise = same;
   depthwise.groups = 40;
@@ -176,7 +184,9 @@ TEST_P(Conv2dMatrix, OfSmallNetworks) {
       {{2, 40, 37, 7}, {40, 1, r, s}, depthwise, "depthwise 40, tall"},
       {{1, 40, 70, 9}, {40, 1, r, s}, strided, "depthwise 40, tall, stride 2"},
   };
-  for (const Problem& problem : problems) check_modes(problem, MemoryFormat::channels_last);
+  const auto format = MemoryFormat::channels_last;
+  for (const Problem& problem : problems)
+    check_modes_of(problem, Wanted(problem), device, format, format);
 }
 
 class Conv2dFirst : public testing::TestWithParam<Device> {

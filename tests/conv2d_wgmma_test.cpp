@@ -47,11 +47,17 @@ void expect_exact(const ConvShapes& problem, MemoryFormat format, int64_t offset
   }
 }
 
-TEST_F(Conv2dWgmmaCuda, AgreesExactlyWithF64) {
-  for (const ConvShapes& problem : kProblems) {
-    for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
-      expect_exact(problem, format);
-  }
+class Conv2dWgmmaProblemsCuda : public Conv2dWgmmaCuda,
+                                public testing::WithParamInterface<ConvShapes> {};
+std::string name_of(const testing::TestParamInfo<ConvShapes>& info) {
+  const Shape &x = info.param.x, &w = info.param.w;
+  return concat(x[0], "x", x[1], "x", x[2], "x", x[3], "_to_", w[0], "_by_", w[2], "x", w[3]);
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dWgmmaProblemsCuda, testing::ValuesIn(kProblems), name_of);
+
+TEST_P(Conv2dWgmmaProblemsCuda, AgreeExactlyWithF64) {
+  for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous})
+    expect_exact(GetParam(), format);
 }
 
 // What the fast paths cannot read in place is copied, from channels-last to channels-last as well.

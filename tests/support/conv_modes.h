@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <vector>
 
 #include "autograd/autocast.h"
@@ -13,6 +14,7 @@ struct ConvMode {
   DType dtype;
   MatmulPrecision precision = MatmulPrecision::strict;
 };
+inline void PrintTo(const ConvMode& mode, std::ostream* out) { *out << mode.name; }
 inline constexpr ConvMode kConvModes[] = {{"f32", DType::f32},
                                           {"tf32", DType::f32, MatmulPrecision::tf32},
                                           {"f16", DType::f16},

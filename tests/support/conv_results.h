@@ -14,6 +14,9 @@ struct ConvShapes {
   Shape x, w;
   Conv2dOptions options = {};
 };
+inline void PrintTo(const ConvShapes& shapes, std::ostream* out) {
+  *out << concat(shapes.x, " ", shapes.w);
+}
 
 // The values in a view that begins `offset` elements into its buffer.
 inline Tensor moved(const Tensor& dense, int64_t offset) {
