@@ -17,7 +17,7 @@ namespace gradus {
 enum class ErrorCode : uint8_t {
   invalid_argument,  // the caller passed something that cannot work
   unsupported,       // meaningful, but this backend, dtype or build does not have it
-  out_of_memory,     // text names bytes asked, held and free
+  out_of_memory,     // text names bytes asked, held and free, or what the driver lacked them for
   autograd,          // the tape was used against its rules
   cuda,              // the driver or a library reported an error
   io,                // a file is missing, damaged or cannot be written

@@ -85,7 +85,7 @@ class CudaAllocator final : public Allocator, public std::enable_shared_from_thi
   std::unordered_map<void*, Block> blocks_;  // all that are held, in use or free
   FreeLists free_{};
   std::unordered_map<int, FreeLists> arenas_;
-  Block* parked_ = nullptr;  // freed while a graph is captured that may use them for ever
+  Block* parked_ = nullptr;  // freed while a graph was captured that may use them: until close()
   int arena_ = 0;            // the one in use, or 0
   int last_arena_ = 0;
   bool closed_ = false;

@@ -29,8 +29,9 @@ bool is_sticky(cudaError_t status);
 
 inline void cublas_check(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] {
-    fail(ErrorCode::cuda, what, cublasLtGetStatusName(status), ": ",
-         cublasLtGetStatusString(status));
+    const bool no_memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+    fail(no_memory ? ErrorCode::out_of_memory : ErrorCode::cuda, what,
+         cublasLtGetStatusName(status), ": ", cublasLtGetStatusString(status));
   }
 }
 

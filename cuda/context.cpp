@@ -141,6 +141,7 @@ Cuda::Cuda(int index) : index_(index), info_(device_info(index)) {
          info_.compute_minor, ", and gradus was built for ", GRADUS_CUDA_ARCHITECTURES);
   }
   has_hopper_features_ = architecture >= 90;
+  has_warpgroup_products_ = info_.compute_major == 9 && detail::is_compiled_for_90a();
   fault_ = make_fault();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cuda");
   caching_allocator_ = std::make_shared<CudaAllocator>(index, stream_);

@@ -51,6 +51,8 @@ class Cuda {
   // bulk copies. The device has it, and what runs there was compiled for it: what was compiled for
   // an older one and translated by the driver does without.
   bool has_hopper_features() const { return has_hopper_features_; }
+  // Likewise what 9.0 alone has and code for 90a uses: warpgroup-wide products.
+  bool has_warpgroup_products() const { return has_warpgroup_products_; }
   CUstream_st* stream() const { return stream_; }  // all kernels and copies
   cublasLtContext* blas();                         // created on first use
 
@@ -80,7 +82,7 @@ class Cuda {
 
   int index_;
   CudaDeviceInfo info_;
-  bool has_hopper_features_ = false;
+  bool has_hopper_features_ = false, has_warpgroup_products_ = false;
   CUstream_st* stream_ = nullptr;
   cublasLtContext* blas_ = nullptr;
   std::shared_ptr<CudaAllocator> caching_allocator_;
@@ -95,6 +97,7 @@ namespace detail {
 // What the kernels that run on the current device were compiled for: 90 is compute capability 9.0.
 // 0: none run there.
 int compiled_architecture();
+bool is_compiled_for_90a();
 
 }  // namespace detail
 

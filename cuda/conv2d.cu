@@ -11,7 +11,6 @@
 #include "cuda/autotune.h"
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_ways.h"
-#include "cuda/tensor_map.h"
 
 namespace gradus {
 namespace {
@@ -118,7 +117,7 @@ void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
 template <class Call>
 ConvWay choose_way(Cuda& cuda, const Call& call, bool bias) {
   ConvProblem problem = call.problem();
-  problem.wgmma = has_warpgroup_products(cuda);
+  problem.wgmma = cuda.has_warpgroup_products();
   Autotune* const table = Autotune::current();
   if (table == nullptr || problem.n == 0) return plan_conv(problem);
   const std::vector<ConvWay> ways = conv_ways(problem);

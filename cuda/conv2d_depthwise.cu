@@ -2,7 +2,6 @@
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_depthwise_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
-#include "cuda/tensor_map.h"
 
 namespace gradus {
 namespace {
@@ -66,7 +65,7 @@ void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
 
 void gather_depthwise(Cuda& cuda, const GatherCall& call) {
   ConvProblem problem = call.problem();
-  problem.wgmma = has_warpgroup_products(cuda);
+  problem.wgmma = cuda.has_warpgroup_products();
   const ConvDepthwiseRowsPlan rows = plan_conv_depthwise_rows(problem);
   const bool loads_filters = call.dtype != DType::f32 || is_aligned(call.w.data);
   if (rows.rows > 0 && loads_filters) return gather_depthwise_rows(cuda, call, rows);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "cuda/conv2d_problem.h"
@@ -90,12 +89,13 @@ inline int64_t halo_extent(const ConvProblem& problem, int axis, int64_t outputs
          problem.window.span(axis);
 }
 
-// A tile of outputs of the forward windows with the input that they read. Extents beyond int, as
-// dilations may make them, become its largest: no such tile fits shared memory.
+// A tile of outputs of the forward windows with the input that they read. Extents that do not fit
+// shared memory, as strides and dilations may make them, are cut, lest their products overflow: a
+// tile of what is left does not fit either.
 inline HaloTile halo_tile(const ConvProblem& problem, int64_t images, int64_t rows,
                           int64_t columns) {
   const auto number = [](int64_t value) {
-    return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
+    return static_cast<int>(std::min(value, kHaloShared + 1));
   };
   return {number(images), number(rows), number(columns), number(halo_extent(problem, 0, rows)),
           number(halo_extent(problem, 1, columns))};

@@ -3,8 +3,6 @@
 #include <map>
 #include <mutex>
 
-#include "cuda/tensor_map.h"
-
 namespace gradus::detail {
 namespace {
 

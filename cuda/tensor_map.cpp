@@ -32,12 +32,6 @@ void map_check(CUresult status, const char* name) {
 
 }  // namespace
 
-bool has_warpgroup_products(const Cuda& cuda) {
-  if (cuda.info().compute_major != 9 || !cuda.has_hopper_features()) return false;
-  static const bool is_built = detail::is_compiled_for_90a();
-  return is_built;
-}
-
 CUtensorMap box_map(MapElement element, const void* data, int64_t rows, int64_t columns,
                     int box_rows, int row_bytes) {
   static const auto encode =

@@ -8,13 +8,6 @@
 
 namespace gradus {
 
-namespace detail {
-bool is_compiled_for_90a();  // what runs on this thread's device
-}
-
-// Whether the device has warpgroup-wide products and this build holds code for them.
-bool has_warpgroup_products(const Cuda& cuda);
-
 // What is stored; f32 may be rounded to TF32 (nearest, ties to even) on its way.
 struct MapElement {
   DType dtype;

@@ -38,7 +38,8 @@ def ops():
 
 
 def holds_device_code(path, text):
-    return (path.endswith((".cu", ".cuh")) or path.startswith("core/ops/")
+    return (path.endswith((".cu", ".cuh", "_kernels.h"))
+            or path.startswith(("core/ops/", "cuda/device/"))
             or "GRADUS_HD" in text or "__device__" in text)
 
 
@@ -57,6 +58,8 @@ def sources(op):
             found.add(path)
         included = re.findall(r'^\s*#\s*include "([^"]+)"', text, re.M)
         waiting += [i for i in included if i.startswith(("cuda/", "core/"))]
+        if path.endswith(".cuh"):
+            waiting.append(path.removesuffix("h"))  # such as launch_kernel.cu
     return sorted(found)
 
 

@@ -315,15 +315,18 @@ TEST(Conv2dBeyond2To31, SlowSampledOutputs) {
   }
 }
 
-// More than 2^31 weights.
+// More than 2^31 weights, of one tap and of two.
 TEST(WeightsBeyond2To31Cuda, SlowEndAsAlone) {
   GRADUS_SKIP_WITHOUT(kCuda);
-  constexpr int64_t inputs = 65536, outputs = 32776, count = 8;
+  constexpr int64_t inputs = 65536, count = 8;
   const Tensor x = randn({1, inputs, 4, 4}, kHalf).contiguous(MemoryFormat::channels_last);
-  const Tensor weight = randn({outputs, inputs, 1, 1}, kHalf);
-  ASSERT_GT(weight.numel(), int64_t{1} << 31);
-  const Tensor y = conv2d(x, weight), alone = conv2d(x, end_of(weight, count));
-  expect_close(y.slice(1, outputs - count, outputs), alone, "y");
+  for (const int64_t taps : {1, 2}) {
+    const int64_t outputs = 32768 / taps + count;
+    const Tensor weight = randn({outputs, inputs, 1, taps}, kHalf);
+    ASSERT_GT(weight.numel(), int64_t{1} << 31);
+    const Tensor y = conv2d(x, weight), alone = conv2d(x, end_of(weight, count));
+    expect_close(y.slice(1, outputs - count, outputs), alone, "y");
+  }
 }
 
 // Each value is kept or dropped, about as often as not, up to the end.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cuda/conv2d_plan.h"
 #include "tests/support/conv_problem.h"
 
 namespace gradus {
@@ -173,6 +174,25 @@ TEST(ConvHaloPlan, LeavesHugeDilations) {
   const Window window{.kernel = {3, 8}, .padding = {1, 511}, .dilation = {1, 146}};
   for (const Kind kind : kKinds) {
     EXPECT_FALSE(conv_is_halo(problem_of(kind, DType::bf16, 1, 16, 16, {4199304, 1}, window)));
+  }
+}
+
+// The input of such a tile has more pixels than 32 or 64 bits can count.
+TEST(ConvHaloPlan, FirstLayersLeaveHugeWindows) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  for (const Kind kind : {Kind::forward, Kind::weight}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const int64_t c : {1, 3, 4}) {
+        const auto is_first = [&](Pair map, const Window& window) {
+          return conv_is_first(problem_of(kind, dtype, 1, c, 8, map, window));
+        };
+        for (int64_t d = 1 << 16; d <= kMost; d *= 2) {
+          EXPECT_FALSE(is_first({512, 1}, {{1, 2}, {1, 1}, {0, d / 2}, {1, d}})) << c << ' ' << d;
+          EXPECT_FALSE(is_first(8, {.kernel = 2, .padding = d / 2 + 1, .dilation = d}));
+        }
+        EXPECT_FALSE(is_first(8, {.kernel = 3, .stride = kMost, .padding = kMost / 2 + 1}));
+      }
+    }
   }
 }
 

@@ -243,6 +243,8 @@ TEST_P(Conv2dDepthwise, StripsBeyondTheLastColumnDoNotCount) {
       {{2, 8, 12, 12}, {8, 1, 3, 3}, {.stride = 2, .groups = 8}, "unused column"},
       {{2, 8, 9, 5}, {8, 1, 3, 3}, {.groups = 8}, "column of one tap"},
       {{2, 40, 37, 7}, {40, 1, 3, 3}, {.groups = 40}, "column of one tap, tall"},
+      {{1, 8, 5, 37}, {8, 1, 3, 3}, {.groups = 8}, "column of one tap, two blocks"},
+      {{1, 8, 5, 78}, {8, 1, 3, 3}, {.stride = 2, .groups = 8}, "unused column, two blocks"},
   };
   for (const Problem& problem : problems) {
     Wanted wanted(problem);

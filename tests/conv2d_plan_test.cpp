@@ -228,22 +228,6 @@ TEST(ConvPlan, FirstTilesFitSharedMemory) {
   EXPECT_GT(elsewhere, 10);
 }
 
-// The input of such a tile has more pixels than 32 bits can count.
-TEST(ConvPlan, FirstTilesLeaveHugeDilations) {
-  for (const Kind kind : {Kind::forward, Kind::weight}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const int64_t c : {1, 3}) {
-        for (int64_t dilation = 1 << 16; dilation < int64_t{1} << 31; dilation *= 2) {
-          const Window window{
-              .kernel = {1, 2}, .padding = {0, dilation / 2}, .dilation = {1, dilation}};
-          EXPECT_FALSE(conv_is_first(problem_of(kind, dtype, 1, c, 8, {512, 1}, window)))
-              << "c " << c << " dilation " << dilation;
-        }
-      }
-    }
-  }
-}
-
 // Of one channel a tile is a block: all run at once, and none is very large or very small.
 TEST(ConvPlan, FirstTilesOfOneChannelRunAtOnce) {
   const auto rows = [](int64_t n, int64_t side) {

@@ -30,6 +30,9 @@ TEST_F(CudaRuntimeTest, TheDeviceIsDescribed) {
   if (std::string_view(GRADUS_CUDA_ARCHITECTURES).find("90") != std::string_view::npos) {
     EXPECT_EQ(cuda().has_hopper_features(), info.compute_major >= 9);
   }
+  if (std::string_view(GRADUS_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos) {
+    EXPECT_EQ(cuda().has_warpgroup_products(), info.compute_major == 9);
+  }
   EXPECT_GT(info.multiprocessors, 0);
   EXPECT_GT(info.total_bytes, int64_t(1) << 30);
   EXPECT_GT(info.l2_bytes, 0);

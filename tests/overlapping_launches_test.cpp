@@ -89,6 +89,22 @@ const Layer kLayers[] = {
     {"LayerNormOfRows",
      [](const Tensor& x, const BatchNormState&) { return layer_norm(x, {kSide}); }},
     {"RmsNormOfRows", [](const Tensor& x, const BatchNormState&) { return rms_norm(x, {kSide}); }},
+    {"LayerNormOf1024",
+     [](const Tensor& x, const BatchNormState&) {
+       return layer_norm(x.reshape({-1, 1024}), {1024});
+     }},
+    {"LayerNormOf4096",
+     [](const Tensor& x, const BatchNormState&) {
+       return layer_norm(x.reshape({-1, 4096}), {4096});
+     }},
+    {"RmsNormOf1024",
+     [](const Tensor& x, const BatchNormState&) {
+       return rms_norm(x.reshape({-1, 1024}), {1024});
+     }},
+    {"RmsNormOf4096",
+     [](const Tensor& x, const BatchNormState&) {
+       return rms_norm(x.reshape({-1, 4096}), {4096});
+     }},
     {"LocalResponseNorm",
      [](const Tensor& x, const BatchNormState&) { return local_response_norm(x, 5); }},
     {"SoftmaxOfChannels", [](const Tensor& x, const BatchNormState&) { return softmax(x, 1); }},
@@ -129,6 +145,16 @@ TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
       });
     }
   }
+}
+
+// What does not fit L2 has a kernel of its own, which overlaps in 16 bits.
+using OverlappingLargeCuda = test::GpuTest;
+TEST_F(OverlappingLargeCuda, ReluReadsWhatTheLaunchBeforeHasWritten) {
+  const int64_t count = cuda().info().l2_bytes / 2 + 2048;
+  const Tensor values = randn({count}, {.dtype = DType::bf16, .device = kCuda});
+  expect_waits("x", values, [] {
+    return [](const Tensor& x) { return relu(x.detach().set_requires_grad(true)).detach(); };
+  });
 }
 
 struct Conv {

@@ -9,6 +9,7 @@ namespace {
 
 // Eight times the second-level cache of the largest current cards.
 constexpr int64_t kColdBytes = 400 << 20;
+constexpr int64_t kLeastCopies = 4;
 
 Tensor draw(const CaseInput& input, DType dtype, Device device) {
   const TensorOptions options{
@@ -38,8 +39,8 @@ int64_t input_bytes(const OpCase& op_case, DType dtype) {
 
 LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats,
                       double block_seconds) {
-  const int64_t copies =
-      cold ? std::max<int64_t>(1, kColdBytes / (2 * input_bytes(op_case, dtype))) : 1;
+  const int64_t least = device.type == DeviceType::cuda ? kLeastCopies : 1;
+  const int64_t copies = cold ? std::max(least, kColdBytes / (2 * input_bytes(op_case, dtype))) : 1;
   TimedLayer layer{
       .forward = [&](std::span<const Tensor> in) { return std::vector{op_case.forward(in)}; },
       .operands = {},

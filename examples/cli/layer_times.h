@@ -11,7 +11,8 @@ int64_t input_bytes(const OpCase& op_case, DType dtype);
 
 // Medians as time_layer() takes them. Bytes are the fewest that the launches can move, or the
 // case's passes over x. cold: each call finds its operands in memory, not in a cache (the calls
-// rotate over copies of 400 MB in all); else all calls use the same ones.
+// rotate over copies of 400 MB in all, on a GPU at least four, since a kernel may have told the
+// cache what to keep); else all calls use the same ones.
 LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats,
                       double block_seconds = kBlockSeconds);
 

@@ -6,7 +6,6 @@
 
 #include "cuda/autotune.h"
 #include "cuda/conv2d_ways.h"
-#include "cuda/tensor_map.h"
 #include "tests/support/conv_problem.h"
 #include "tests/support/conv_results.h"
 
@@ -25,7 +24,7 @@ inline std::vector<ConvProblem> conv_problems(const ConvShapes& shapes, const Co
                                      {{w[2], w[3]}, stride, padding, dilation}, groups, math);
     problem.ready = format == MemoryFormat::channels_last;
     problem.copies = !problem.ready;
-    problem.wgmma = has_warpgroup_products(cuda());
+    problem.wgmma = cuda().has_warpgroup_products();
     problems.push_back(problem);
   }
   return problems;
