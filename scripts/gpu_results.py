@@ -9,9 +9,9 @@
 
 The sources of an op are cuda/OP.cu and the further .cu files of its line in CMakeLists.txt, its
 contract core/ops/OP.h, and whatever of cuda/ and core/ they include, directly or not, that holds
-device code: .cuh files, contracts, and .h files that say GRADUS_HD or __device__. Other .h files,
-plans above all, are tested on the CPU. A note holds the hash of the sources, the card, the date and
-the number of tests.
+device code: .cuh files with their .cu, contracts, what lies in cuda/device, *_kernels.h, and .h files
+that say GRADUS_HD or __device__. Other .h files, plans above all, are tested on the CPU. A note holds
+the hash of the sources, the card, the date and the number of tests.
 """
 
 import argparse
