@@ -16,6 +16,7 @@ the hash of the sources, the card, the date and the number of tests.
 
 import argparse
 import datetime
+import functools
 import hashlib
 import json
 import pathlib
@@ -27,9 +28,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/cuda.json"
 
-# Where an op is tested on the GPU, if not by OP_test.
-TESTED_BY = {"gather_batch": "loader_test", "schedule_step": "sgd_test",
-             "track_metrics": "trainer_test"}
+# Where an op is tested on the GPU, if not by OP_test alone.
+TESTED_BY = {"gather_batch": ["loader_test"], "schedule_step": ["sgd_test"],
+             "track_metrics": ["trainer_test"],
+             **{op: [f"{op}_test", "larger_than_l2_test"]
+                for op in ("activation", "layer_norm", "rms_norm")}}
 
 
 def ops():
@@ -74,7 +77,8 @@ def read_results():
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"schema": 1, "ops": {}}
 
 
-def run_tests(program):
+@functools.cache  # some test several ops
+def run_program(program):
     """(tests that ran and passed, why the program does not count as passed or None)."""
     if not program.exists():
         return 0, "it has no test program"
@@ -95,13 +99,20 @@ def run_tests(program):
     return len(tests), None if tests else "no test with Cuda in its name"
 
 
+def run_tests(programs):
+    """As run_program, of several."""
+    results = [run_program(program) for program in programs]
+    return sum(count for count, _ in results), next((why for _, why in results if why), None)
+
+
 def record(build, wanted):
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     card = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
     results = read_results()
     missed = 0
     for op in wanted or ops():
-        count, problem = run_tests(build / "tests" / TESTED_BY.get(op, f"{op}_test"))
+        names = TESTED_BY.get(op, [f"{op}_test"])
+        count, problem = run_tests([build / "tests" / name for name in names])
         print(f"{op}: {problem or f'{count} GPU tests passed on {card}'}", flush=True)
         if problem:
             missed += 1

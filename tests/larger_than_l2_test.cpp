@@ -21,6 +21,7 @@ struct Rows {
   const char* name;
   int64_t m;
   Tensor (*op)(const Tensor& x, const Tensor& gamma, const Tensor& beta);
+  bool is_map = false;
 };
 void PrintTo(const Rows& rows, std::ostream* out) { *out << rows.name; }
 
@@ -30,15 +31,33 @@ Tensor layer(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
 Tensor rms(const Tensor& x, const Tensor& gamma, const Tensor&) {
   return rms_norm(x, {x.size(1)}, gamma);
 }
-Tensor rectify(const Tensor& x, const Tensor&, const Tensor&) { return relu(x); }
+// With a bit per element, for the gradient.
+template <Tensor (*f)(const Tensor& x)>
+Tensor map(const Tensor& x, const Tensor&, const Tensor&) {
+  return f(x);
+}
+Tensor leaky(const Tensor& x) { return leaky_relu(x); }
 
-// Rows of each number of threads and packs, whole and with threads that have less; a map with a
-// rest that fills no pack.
+// Rows of each number of threads and packs, whole and with threads that have less; maps with a rest
+// that fills no pack.
 const Rows kRows[] = {
-    {"Layer1024", 1024, layer}, {"Layer2048", 2048, layer},  {"Layer4096", 4096, layer},
-    {"Layer1008", 1008, layer}, {"Layer4088", 4088, layer},  {"Rms1024", 1024, rms},
-    {"Rms2048", 2048, rms},     {"Rms4096", 4096, rms},      {"Rms1008", 1008, rms},
-    {"Rms4088", 4088, rms},     {"Relu1024", 1024, rectify}, {"Relu1003", 1003, rectify},
+    {"Layer1024", 1024, layer},
+    {"Layer2048", 2048, layer},
+    {"Layer4096", 4096, layer},
+    {"Layer1008", 1008, layer},
+    {"Layer2040", 2040, layer},
+    {"Layer4088", 4088, layer},
+    {"Rms1024", 1024, rms},
+    {"Rms2048", 2048, rms},
+    {"Rms4096", 4096, rms},
+    {"Rms1008", 1008, rms},
+    {"Rms2040", 2040, rms},
+    {"Rms4088", 4088, rms},
+    {"Relu1024", 1024, map<relu>, true},
+    {"Relu1003", 1003, map<relu>, true},
+    {"Relu6Of1003", 1003, map<relu6>, true},
+    {"LeakyRelu1003", 1003, map<leaky>, true},
+    {"Hardsigmoid1003", 1003, map<hardsigmoid>, true},
 };
 
 class LargerThanL2Cuda : public test::GpuTest, public testing::WithParamInterface<Rows> {};
@@ -55,7 +74,7 @@ void expect_parts_agree(const Rows& of, int64_t rows, DType dtype) {
   const TensorOptions on_gpu{.dtype = dtype, .device = kCuda};
   const TensorOptions parameter{.dtype = acc_dtype(dtype), .device = kCuda};
   const Tensor gamma = randn({of.m}, parameter), beta = randn({of.m}, parameter);
-  const bool backward = of.op == rectify;  // a row's gradient may be added up in another order
+  const bool backward = of.is_map;  // a row's gradient may be added up in another order
   const Tensor x = randn({rows, of.m}, on_gpu).set_requires_grad(backward);
   const Tensor dy = randn({rows, of.m}, on_gpu), y = of.op(x, gamma, beta);
   if (backward) y.backward(dy);
@@ -73,7 +92,8 @@ void expect_parts_agree(const Rows& of, int64_t rows, DType dtype) {
 
 TEST_P(LargerThanL2Cuda, GivesWhatItsPartsGive) {
   const Rows& of = GetParam();
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    if (dtype == DType::f64 && !of.is_map) continue;  // rows of f64 have no form of their own
     const int64_t fit = cuda().info().l2_bytes / (of.m * size_of(dtype)) / 4 * 4;
     for (const int64_t more : {4, 5}) {  // in whole blocks of rows, and not
       SCOPED_TRACE(concat(dtype, ", ", fit + more, " rows"));

@@ -66,58 +66,68 @@ Compute gradient_of(const Tensor& leaf, const Tensor& y) {
   };
 }
 
+constexpr int64_t kLongestRow = 4096;
+
+// What a layer reads beside x, made before.
+struct Given {
+  explicit Given(DType dtype, int64_t channels = 1) {
+    const TensorOptions options{.dtype = acc_dtype(dtype), .device = kCuda};
+    running = {Tensor::zeros({channels}, options), Tensor::ones({channels}, options), {}};
+    ones = Tensor::ones({kLongestRow}, options), zeros = Tensor::zeros({kLongestRow}, options);
+  }
+  Tensor gamma(int64_t m) const { return ones.slice(0, 0, m); }
+  Tensor beta(int64_t m) const { return zeros.slice(0, 0, m); }
+  BatchNormState running;
+  Tensor ones, zeros;  // [kLongestRow]
+};
+
+template <int64_t m>
+Tensor layer_norm_of(const Tensor& x, const Given& given) {
+  return layer_norm(x.reshape({-1, m}), {m}, given.gamma(m), given.beta(m));
+}
+template <int64_t m>
+Tensor rms_norm_of(const Tensor& x, const Given& given) {
+  return rms_norm(x.reshape({-1, m}), {m}, given.gamma(m));
+}
+
 struct Layer {
   const char* name;
-  Tensor (*forward)(const Tensor& x, const BatchNormState& running);
+  Tensor (*forward)(const Tensor& x, const Given& given);
 };
 void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
 constexpr int64_t kChannels = 64, kSide = 28;
 
 const Layer kLayers[] = {
-    {"BatchNorm", [](const Tensor& x, const BatchNormState&) { return batch_norm(x); }},
+    {"BatchNorm", [](const Tensor& x, const Given&) { return batch_norm(x); }},
     {"BatchNormEval",
-     [](const Tensor& x, const BatchNormState& running) {
-       return batch_norm(x, {}, {}, running, {.training = false});
+     [](const Tensor& x, const Given& given) {
+       return batch_norm(x, {}, {}, given.running, {.training = false});
      }},
-    {"GroupNorm", [](const Tensor& x, const BatchNormState&) { return group_norm(x, 8); }},
-    {"InstanceNorm", [](const Tensor& x, const BatchNormState&) { return instance_norm(x); }},
+    {"GroupNorm", [](const Tensor& x, const Given&) { return group_norm(x, 8); }},
+    {"InstanceNorm", [](const Tensor& x, const Given&) { return instance_norm(x); }},
     {"LayerNorm",
-     [](const Tensor& x, const BatchNormState&) {
+     [](const Tensor& x, const Given&) {
        return layer_norm(x, {kChannels, kSide, kSide});
      }},
-    {"LayerNormOfRows",
-     [](const Tensor& x, const BatchNormState&) { return layer_norm(x, {kSide}); }},
-    {"RmsNormOfRows", [](const Tensor& x, const BatchNormState&) { return rms_norm(x, {kSide}); }},
-    {"LayerNormOf1024",
-     [](const Tensor& x, const BatchNormState&) {
-       return layer_norm(x.reshape({-1, 1024}), {1024});
-     }},
-    {"LayerNormOf4096",
-     [](const Tensor& x, const BatchNormState&) {
-       return layer_norm(x.reshape({-1, 4096}), {4096});
-     }},
-    {"RmsNormOf1024",
-     [](const Tensor& x, const BatchNormState&) {
-       return rms_norm(x.reshape({-1, 1024}), {1024});
-     }},
-    {"RmsNormOf4096",
-     [](const Tensor& x, const BatchNormState&) {
-       return rms_norm(x.reshape({-1, 4096}), {4096});
-     }},
-    {"LocalResponseNorm",
-     [](const Tensor& x, const BatchNormState&) { return local_response_norm(x, 5); }},
-    {"SoftmaxOfChannels", [](const Tensor& x, const BatchNormState&) { return softmax(x, 1); }},
-    {"SoftmaxOfRows", [](const Tensor& x, const BatchNormState&) { return softmax(x, 3); }},
-    {"Relu", [](const Tensor& x, const BatchNormState&) { return relu(x); }},
-    {"Mean", [](const Tensor& x, const BatchNormState&) { return mean(x, {1}); }},
+    {"LayerNormOfRows", [](const Tensor& x, const Given&) { return layer_norm(x, {kSide}); }},
+    {"RmsNormOfRows", [](const Tensor& x, const Given&) { return rms_norm(x, {kSide}); }},
+    {"LayerNormOf1024", layer_norm_of<1024>},
+    {"LayerNormOf4096", layer_norm_of<4096>},
+    {"RmsNormOf1024", rms_norm_of<1024>},
+    {"RmsNormOf4096", rms_norm_of<4096>},
+    {"LocalResponseNorm", [](const Tensor& x, const Given&) { return local_response_norm(x, 5); }},
+    {"SoftmaxOfChannels", [](const Tensor& x, const Given&) { return softmax(x, 1); }},
+    {"SoftmaxOfRows", [](const Tensor& x, const Given&) { return softmax(x, 3); }},
+    {"Relu", [](const Tensor& x, const Given&) { return relu(x); }},
+    {"Mean", [](const Tensor& x, const Given&) { return mean(x, {1}); }},
     {"Max",
-     [](const Tensor& x, const BatchNormState&) {
+     [](const Tensor& x, const Given&) {
        return max(x, {2, 3});
      }},
-    {"Logsumexp", [](const Tensor& x, const BatchNormState&) { return logsumexp(x, {1}); }},
+    {"Logsumexp", [](const Tensor& x, const Given&) { return logsumexp(x, {1}); }},
     {"Var",
-     [](const Tensor& x, const BatchNormState&) {
+     [](const Tensor& x, const Given&) {
        return var(x, {0, 2, 3});
      }},
 };
@@ -129,14 +139,12 @@ INSTANTIATE_TEST_SUITE_P(Layers, OverlappingLaunchesCuda, testing::ValuesIn(kLay
 TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
   const Layer& layer = GetParam();
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const TensorOptions statistic{.dtype = acc_dtype(dtype), .device = kCuda};
-    const BatchNormState running{
-        Tensor::zeros({kChannels}, statistic), Tensor::ones({kChannels}, statistic), {}};
+    const Given given(dtype, kChannels);
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       SCOPED_TRACE(concat(dtype, " ", format));
       const Tensor values =
           randn({8, kChannels, kSide, kSide}, {.dtype = dtype, .device = kCuda, .format = format});
-      const auto forward = [&](const Tensor& x) { return layer.forward(x, running); };
+      const auto forward = [&](const Tensor& x) { return layer.forward(x, given); };
       expect_waits("x", values, [&] { return forward; });
       const Tensor like_y = forward(values);
       expect_waits("dy", randn(like_y.shape(), like_y.options()), [&] {
@@ -147,14 +155,25 @@ TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
   }
 }
 
-// What does not fit L2 has a kernel of its own, which overlaps in 16 bits.
-using OverlappingLargeCuda = test::GpuTest;
-TEST_F(OverlappingLargeCuda, ReluReadsWhatTheLaunchBeforeHasWritten) {
-  const int64_t count = cuda().info().l2_bytes / 2 + 2048;
-  const Tensor values = randn({count}, {.dtype = DType::bf16, .device = kCuda});
-  expect_waits("x", values, [] {
-    return [](const Tensor& x) { return relu(x.detach().set_requires_grad(true)).detach(); };
-  });
+// What does not fit L2 has kernels of its own; ReLU's overlap in 16 bits.
+const Layer kLargeLayers[] = {
+    {"Relu", [](const Tensor& x,
+                const Given&) { return relu(x.detach().set_requires_grad(true)).detach(); }},
+    {"LayerNorm", layer_norm_of<kLongestRow>},
+    {"RmsNorm", rms_norm_of<kLongestRow>},
+};
+
+class OverlappingLargeCuda : public test::GpuTest, public testing::WithParamInterface<Layer> {};
+INSTANTIATE_TEST_SUITE_P(Layers, OverlappingLargeCuda, testing::ValuesIn(kLargeLayers),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(OverlappingLargeCuda, ReadWhatTheLaunchBeforeHasWritten) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Given given(dtype);
+    const int64_t rows = cuda().info().l2_bytes / (kLongestRow * size_of(dtype)) / 4 * 4 + 4;
+    expect_waits(to_string(dtype), randn({rows, kLongestRow}, {.dtype = dtype, .device = kCuda}),
+                 [&] { return [&](const Tensor& x) { return GetParam().forward(x, given); }; });
+  }
 }
 
 struct Conv {

@@ -13,8 +13,8 @@ inline constexpr bool kHasL2Policies = false;
 #endif
 }  // namespace detail
 
-// Loads after which the cache gives up all else first, where kLongest and the card can; otherwise
-// any loads. Made once per thread.
+// Loads of 16 bytes after which the cache gives up all else first, where kLongest and the card can;
+// otherwise any loads. Made once per thread.
 template <bool kLongest>
 class L2Policy {
  public:
