@@ -139,6 +139,9 @@ std::vector<std::shared_ptr<Node>> reachable_nodes(const Tensor& y) {
 
 std::string describe(const StatePtr& input) {
   if (input == nullptr) return "(no gradient)";
+  if (input->node == nullptr && !input->released_name.empty()) {
+    return concat("released ", input->released_name);
+  }
   if (input->node == nullptr) return concat("leaf ", input->dtype, input->shape);
   return concat(input->node->sequence(), " ", input->node->name());
 }
@@ -169,6 +172,7 @@ void run_backward(const Tensor& y, const Tensor& dy, bool retain_graph) {
     auto [state, arrived] = pending.pop();
     require_live(state);
     Tensor finished = run_hooks(*state, std::move(arrived));
+    require_live(state);  // a hook may have run a backward through it
     if (state->node == nullptr) {
       add_to_leaf(*state, std::move(finished));
     } else {

@@ -90,13 +90,15 @@ int normalize_axis(int axis, int rank, std::string_view op) {
 }
 
 int64_t checked_numel(const Shape& shape, std::string_view op) {
-  int64_t count = 1;
+  int64_t count = 1;  // with 1 for 0: strides, which are made so, must not overflow either
+  bool empty = false;
   for (const int64_t extent : shape) {
     check(extent >= 0, op, "extents must not be negative, got ", shape);
-    const bool overflow = __builtin_mul_overflow(count, extent, &count);
+    empty = empty || extent == 0;
+    const bool overflow = __builtin_mul_overflow(count, std::max<int64_t>(extent, 1), &count);
     check(!overflow, op, "the number of elements of ", shape, " does not fit 63 bits");
   }
-  return count;
+  return empty ? 0 : count;
 }
 
 }  // namespace gradus

@@ -1,6 +1,7 @@
 #include "nn/model_file.h"
 
 #include <charconv>
+#include <optional>
 
 #include "autograd/ops/activation.h"
 #include "core/error.h"
@@ -64,6 +65,16 @@ int64_t classes_of(const std::vector<NamedTensor>& weights) {
   return classes;
 }
 
+// None where images of that size are too small for it.
+std::optional<Sequential> try_model(const std::string& name, const ModelOptions& options) {
+  try {
+    return make_model(name, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 ModelFile load_model(const std::string& path) {
@@ -80,7 +91,9 @@ ModelFile load_model(const std::string& path) {
     for (const std::string& name : model_names()) {
       for (const std::string& norm : norm_names()) {
         file.name = name, file.options.norm = norm;
-        file.network = make_model(name, file.options);
+        std::optional<Sequential> network = try_model(name, file.options);
+        if (!network) continue;
+        file.network = std::move(*network);
         const bool same_layers = layers_text(file.network) == layers;
         if (same_layers && file.network.load_state_dict(weights, false).ok()) return file;
       }

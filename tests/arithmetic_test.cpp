@@ -187,6 +187,16 @@ TEST_P(Arithmetic, GradientsOfAddAndSub) {
   EXPECT_EQ(b.grad().to_vector<double>(), (Values{101, 1010}));
 }
 
+// The sum over what b repeats along, 70,000, has no f16; half of it has.
+TEST_P(Arithmetic, AFactorOfASixteenBitGradientIsRoundedOnce) {
+  const Tensor a = Tensor::zeros({70000}, options(DType::f16));
+  for (const double factor : {0.5, -0.5}) {
+    const Tensor b = Tensor::zeros({1}, options(DType::f16)).set_requires_grad(true);
+    add(a, b, factor).backward(Tensor::ones({70000}, options(DType::f16)));
+    EXPECT_EQ(b.grad().item<double>(), factor * 70016);  // 35,008: 35,000 has no f16 either
+  }
+}
+
 TEST_P(Arithmetic, GradientsOfMulAndDiv) {
   Tensor a = leaf({1, 2, 3, 4}, {2, 2}), b = leaf({2, 4}, {2, 1});
   const Tensor dy = f64({1, 10, 100, 1000}, {2, 2});

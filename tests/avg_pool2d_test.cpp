@@ -86,6 +86,22 @@ TEST_P(AvgPool2d, NanAndInfinityStayInTheirWindows) {
   }
 }
 
+// One window too, whose y is dense in either format.
+TEST_P(AvgPool2d, AdaptiveKeepsTheFormat) {
+  Values data(2 * 3 * 4 * 4);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i % 11);
+  const Tensor x = tensor({2, 3, 4, 4}, data).detach();
+  const Tensor last = x.contiguous(MemoryFormat::channels_last).set_requires_grad(true);
+  for (const int64_t size : {1, 2}) {
+    const Tensor y = adaptive_avg_pool2d(last, size);
+    EXPECT_EQ(y.options().format, MemoryFormat::channels_last);
+    EXPECT_EQ(adaptive_avg_pool2d(x, size).options().format, MemoryFormat::contiguous);
+    EXPECT_EQ(y.to_vector<double>(), adaptive_avg_pool2d(x, size).to_vector<double>());
+  }
+  adaptive_avg_pool2d(last, 1).backward(Tensor::ones({2, 3, 1, 1}, x.options()));
+  EXPECT_EQ(last.grad().to_vector<double>(), Values(data.size(), 1.0 / 16));
+}
+
 // 4096 ones added in f16 would stop at 2048.
 TEST_P(AvgPool2d, SumsInAcc) {
   const Tensor x = tensor({1, 1, 64, 64}, Values(4096, 1.0), DType::f16);
@@ -145,6 +161,12 @@ TEST_P(AvgPool2d, RefusesWhatDoesNotFit) {
                "stride must be positive, got 0x1");
   EXPECT_ERROR(avg_pool2d(x.reshape({2, 2}), {.kernel_size = 2}), code,
                "avg_pool2d: expected x [n, c, h, w] or [c, h, w], floating, got f32[2,2]@");
+  for (const Shape& none : {Shape{1, 1, 0, 4}, Shape{1, 1, 4, 0}}) {
+    const Tensor empty = tensor(none, {});
+    EXPECT_ERROR(avg_pool2d(empty, {.kernel_size = 2, .padding = 1}), code,
+                 "avg_pool2d: expected h, w > 0, got f64", to_string(none));
+    EXPECT_ERROR(adaptive_avg_pool2d(empty, 1), code, "adaptive_avg_pool2d: expected h, w > 0");
+  }
   EXPECT_ERROR(adaptive_avg_pool2d(x, {0, 1}), code,
                "adaptive_avg_pool2d: output_size must be positive, got 0x1");
 }

@@ -150,6 +150,15 @@ TEST_P(ClipGradTest, SharedGradientsAndParameters) {
   EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0.25, 0.25}));
 }
 
+TEST_P(ClipGradTest, AnInfiniteMaximumOnlyMeasures) {
+  Tensor p = parameter({0, 0}, DType::f32, GetParam());
+  for (const double value : {2.0, static_cast<double>(INFINITY)}) {
+    set_gradient(p, {1, value});
+    EXPECT_EQ(clip_grad_norm_({p}, INFINITY, 1).item<double>(), 1 + value);
+    EXPECT_EQ(p.grad().to_vector<double>(), (std::vector<double>{1, value}));
+  }
+}
+
 TEST_P(ClipGradTest, ParametersWithoutGradients) {
   Tensor a = parameter({1}, DType::f32, GetParam()), b = parameter({1}, DType::f32, GetParam());
   EXPECT_EQ(clip_grad_norm_({a, b}, 1).item<double>(), 0);

@@ -54,6 +54,16 @@ TEST(Diagnosis, RefusesWhatNothingCanBeToldFrom) {
   EXPECT_THROW(diagnose(setting, inputs, {.dx = claim.dx.reshape({5, 6, 4})}), Error);
 }
 
+// Neither the input that it proposes nor its time grows with a window wider than any tensor.
+TEST(Diagnosis, AWindowOfAnyWidth) {
+  for (const int64_t size : {int64_t{1000}, int64_t{1} << 60}) {
+    const Setting setting{.layer = Layer::local_response_norm, .size = size};
+    const Inputs inputs = draw_inputs(setting, {3, 4, 2}, 0);
+    const Diagnosis d = diagnose(setting, inputs, library_claim(setting, inputs));
+    EXPECT_TRUE(d.right()) << d.text();
+  }
+}
+
 // dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)), as published for GroupNorm, and the same of
 // RMSNorm: right only where gamma is constant over the set.
 Claim gamma_pulled_out(const Setting& setting, const Inputs& in) {

@@ -5,6 +5,7 @@
 #include "autograd/grad_mode.h"
 #include "autograd/ops/arithmetic.h"
 #include "core/launch.h"
+#include "nn/capture.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -34,6 +35,24 @@ TEST_P(SgdTest, Golden) {
       }
     }
   }
+}
+
+// It keeps the table that it was captured with, whatever becomes of the optimizer's.
+TEST_P(SgdTest, ACapturedStepOutlivesItsSchedule) {
+  constexpr int kSteps = 64;
+  Tensor w = parameter({0.0}, DType::f64, GetParam());
+  set_gradient(w, {-1});
+  SGD optimizer({w}, {});
+  const auto one = [](int64_t) { return 1.0; };
+  optimizer.set_schedule(one, kSteps);
+  CapturedStep step(GetParam(), [&] { optimizer.step(); });
+  for (int i = 0; i <= CapturedStep::kWarmUp; ++i) step.run();
+  const double before = w.item<double>();
+  optimizer.set_schedule([](int64_t) { return 2.0; }, kSteps);
+  optimizer.set_lr(2.0);
+  const Tensor other = Tensor::full({kSteps}, 1000.0, w.detach().options());  // in freed memory
+  step.run();
+  EXPECT_EQ(w.item<double>() - before, step.captured() ? 1.0 : 2.0);
 }
 
 // Momentum 0.9 and a gradient of 1 three times; the state saved and loaded after the second step.

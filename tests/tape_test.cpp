@@ -222,6 +222,27 @@ TEST(Hooks, ABackwardInsideLosesNoGradient) {
   EXPECT_FALSE(a.grad().defined());
 }
 
+// Or the node that its own tensor comes from, which is next.
+TEST(Hooks, ABackwardThroughTheTensorItself) {
+  const Tensor v = leaf({1}, {1}), c = v * 3.0;
+  bool retain = false, inside = false;
+  c.register_hook([&](const Tensor&) {
+    if (!inside) {
+      inside = true;
+      c.backward(Tensor(), retain);
+      inside = false;
+    }
+    return Tensor();
+  });
+  const Tensor y = c * 2.0;
+  retain = true;
+  y.backward(Tensor(), true);
+  EXPECT_EQ(grad_of(v), Values{9}) << "3 by the hook, 6";
+  retain = false;
+  EXPECT_ERROR(y.backward(), kAutograd, "backward reached this operation a second");
+  EXPECT_FALSE(c.grad().defined());
+}
+
 TEST(Tape, AGradientThatIsSetCarriesNoHistory) {
   Tensor p = leaf({1, 2}, {2});
   p.set_grad(p * 2.0);
@@ -368,6 +389,8 @@ TEST(TapePrint, TextAndDot) {
                              number(1) + " [label=\"relu\"];\n  n" + number(2) + " -> n" +
                              number(1) + ";\n  n" + number(2) + " [label=\"mul\"];\n}\n");
   EXPECT_EQ(tape_text(a), "");
+  sum(y).backward();
+  EXPECT_EQ(tape_text(-y), concat(last + 2, " affine <- released add\n"));
 }
 
 }  // namespace

@@ -196,6 +196,7 @@ TEST(Tensor, RefusesShapesThatCannotBe) {
   const int64_t huge = int64_t{1} << 40;
   EXPECT_ERROR(Tensor::empty({huge, huge}), kInvalid, "does not fit 63 bits");
   EXPECT_ERROR(Tensor::empty({huge, int64_t{1} << 22}), kInvalid, "size of f32", "63 bits");
+  EXPECT_ERROR(Tensor::zeros({0, huge, huge}), kInvalid, "does not fit 63 bits");  // its strides
   EXPECT_ERROR(Tensor::ones({6}).reshape({huge, huge}), kInvalid, "reshape: ", "63 bits");
 #ifndef __SANITIZE_ADDRESS__  // which ends the program instead
   EXPECT_ERROR(Tensor::empty({huge, 1 << 10}), ErrorCode::out_of_memory,

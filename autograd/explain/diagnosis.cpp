@@ -76,8 +76,9 @@ Shape telling_shape(const Setting& setting, const Shape& given) {
   if (setting.layer == Layer::group_norm) {
     x[1] = std::max(x[1], 2 * setting.groups);
   } else {
-    x[1] =
-        std::max<int64_t>(x[1], setting.layer == Layer::local_response_norm ? setting.size + 2 : 3);
+    constexpr int64_t kMost = 256;  // a wider window hides which side of it is longer
+    const bool window = setting.layer == Layer::local_response_norm;
+    x[1] = std::max(x[1], window ? std::min(setting.size, kMost) + 2 : 3);
   }
   if (x.rank() == 2) x.append(4);
   if (layout_of(setting, x).m < 4) x[x.rank() - 1] = 4;

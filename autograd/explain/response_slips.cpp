@@ -1,5 +1,6 @@
 // Slips of local response normalization.
 #include <algorithm>
+#include <utility>
 
 #include "autograd/explain/slips.h"
 
@@ -26,12 +27,18 @@ std::vector<Term> terms_of(const Problem& p, const Formula& f) {
   const Numbers denom = each(count, [&](size_t i) {
     Sum squares;
     double inside = 0;
-    for (int64_t j = channel(i) - f.before; j <= channel(i) + f.after; ++j) {
-      const bool in_range = j >= 0 && j < c;
-      if (!in_range && !f.border_repeated) continue;
-      const Number& x = p.x[sibling(i, std::clamp<int64_t>(j, 0, c - 1))];
+    const int64_t begin = channel(i) - f.before, end = channel(i) + f.after + 1;
+    for (int64_t j = std::max<int64_t>(0, begin); j < std::min(c, end); ++j) {
+      const Number& x = p.x[sibling(i, j)];
       squares.add(x * x);
-      inside += in_range;
+      inside += 1;
+    }
+    if (f.border_repeated) {
+      for (const auto& [beyond, border] :
+           {std::pair(-begin, int64_t{0}), std::pair(end - c, c - 1)}) {
+        const Number& x = p.x[sibling(i, border)];
+        if (beyond > 0) squares.add(Number(static_cast<double>(beyond)) * x * x);
+      }
     }
     return o.k + o.alpha / (f.divisor > 0 ? f.divisor : inside) * squares.total();
   });

@@ -28,6 +28,10 @@ Tensor compute(Kind kind, const Tensor& a, const Tensor& b, double alpha = 1.0) 
   return y;
 }
 
+// Gradients of 16-bit operands are computed in f32 and rounded once where more than one step makes
+// them.
+Tensor widened(const Tensor& x) { return x.to(acc_dtype(x.dtype())); }
+
 // y = a + factor b, with factor = alpha for add and -alpha for sub.
 struct AddNode final : Node {
   Kind kind;
@@ -38,9 +42,14 @@ struct AddNode final : Node {
   void backward(const Tensor& dy, Gradients& grads) override {
     if (grads.wanted(0)) grads.set(0, sum_to(dy, a_shape));
     if (grads.wanted(1)) {
-      const Tensor db = sum_to(dy, b_shape);
-      grads.set(1, factor == 1.0 ? db : affine(db, factor));
+      grads.set(1, factor == 1.0 ? sum_to(dy, b_shape) : times_factor(dy));
     }
+  }
+
+ private:
+  Tensor times_factor(const Tensor& dy) const {
+    if (dy.shape() == b_shape || factor == -1.0) return affine(sum_to(dy, b_shape), factor);
+    return affine(sum_to(widened(dy), b_shape), factor).to(dy.dtype());
   }
 };
 
@@ -55,10 +64,6 @@ Tensor add_or_sub(Kind kind, const Tensor& a, const Tensor& b, double alpha) {
   }
   return y;
 }
-
-// Gradients of 16-bit operands are computed in f32 and rounded once where more than one step makes
-// them.
-Tensor widened(const Tensor& x) { return x.to(acc_dtype(x.dtype())); }
 
 struct MulNode final : Node {
   Saved a, b;  // each only where the other's gradient needs it

@@ -40,12 +40,25 @@ Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view o
   return y;
 }
 
+void check_image(const Tensor& x, std::string_view op) {
+  check(x.size(2) > 0 && x.size(3) > 0, op, "expected h, w > 0, got ", x);
+}
+
+// One window, as a plain mean, which sums in parallel. In the format of x.
+Tensor mean_of_images(const Tensor& x) {
+  const Tensor y = mean(x, {2, 3});
+  if (x.options().format == MemoryFormat::contiguous)
+    return y.reshape({x.size(0), x.size(1), 1, 1});
+  return y.reshape({x.size(0), 1, 1, x.size(1)}).transpose(1, 3);
+}
+
 }  // namespace
 
 Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
   constexpr std::string_view op = "avg_pool2d";
   if (x.rank() == 3) return avg_pool2d(x.unsqueeze(0), options).squeeze(0);
   check_x(x, op);
+  check_image(x, op);
   const Pair stride = options.stride.value_or(options.kernel_size);
   const Window window{.kernel = options.kernel_size, .stride = stride, .padding = options.padding};
   check_window(window, x.size(2), x.size(3), op);
@@ -74,9 +87,8 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   check_x(x, op);
   check(output_size[0] > 0 && output_size[1] > 0, op, "output_size must be positive, got ",
         output_size[0], "x", output_size[1]);
-  check(x.size(2) > 0 && x.size(3) > 0, op, "expected h, w > 0, got ", x);
-  // One window is a plain mean, which sums in parallel.
-  if (output_size == Pair(1)) return mean(x, {2, 3}, true);
+  check_image(x, op);
+  if (output_size == Pair(1)) return mean_of_images(x);
   const auto axis = [&](int i) {
     return AvgAxis{.extent = x.size(2 + i),
                    .positions = output_size[static_cast<size_t>(i)],

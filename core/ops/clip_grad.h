@@ -89,6 +89,7 @@ GRADUS_HD double grad_norm_of(GradNorm kind, double total) {
   return kind == GradNorm::two ? std::sqrt(total) : total;
 }
 GRADUS_HD double grad_scale(double norm, double max_norm) {
+  if (max_norm == HUGE_VAL) return 1.0;  // measures only: inf / inf would be NaN
   const double scale = max_norm / (norm + 1e-6);
   return scale > 1.0 ? 1.0 : scale;
 }

@@ -27,10 +27,10 @@ struct BenchOptions : RunOptions {
   bool json = false;
 };
 
-// Grey images of 28x28 of random pixels and labels: 10 to 100 batches, about 60,000 images at most,
-// so that a new order of the images is as rare as in training.
+// Grey images of 28x28 of random pixels and labels: up to 100 batches and about 60,000 images, so
+// that a new order of the images is as rare as in training.
 nn::ImageSet random_images(int64_t batch_size, uint64_t seed) {
-  const int64_t batches = std::clamp<int64_t>(60000 / batch_size, 10, 100);
+  const int64_t batches = std::clamp<int64_t>(60000 / batch_size, 1, 100);
   nn::ImageSet set{.n = batches * batch_size, .c = 1, .h = 28, .w = 28, .classes = 10};
   set.mean = {0.5f};
   set.std = {0.29f};

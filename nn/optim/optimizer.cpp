@@ -78,7 +78,7 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, double lr)
 void Optimizer::set_lr(double lr) {
   check(std::isfinite(lr) && lr >= 0, "optimizer", "expected a learning rate of 0 or more, got ",
         lr);
-  schedule_ = Tensor();
+  replace_schedule(Tensor());
   lr_.fill_(lr);
 }
 
@@ -91,7 +91,12 @@ void Optimizer::set_schedule(const Schedule& schedule, int64_t total_steps) {
     check(std::isfinite(rates.back()) && rates.back() >= 0, "optimizer",
           "the schedule gave the learning rate ", rates.back(), " for step ", t);
   }
-  schedule_ = Tensor::from_vector(rates, {total_steps}).to(device());
+  replace_schedule(Tensor::from_vector(rates, {total_steps}).to(device()));
+}
+
+void Optimizer::replace_schedule(Tensor table) {
+  if (schedule_.defined()) replaced_schedules_.push_back(schedule_);
+  schedule_ = std::move(table);
 }
 
 double Optimizer::lr() const { return lr_.item<double>(); }

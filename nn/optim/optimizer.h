@@ -21,11 +21,11 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Updates every parameter that has a gradient, and counts the step for each of them. Enqueues
-  // only, unless other parameters have gradients than in the step before: it may be captured after
-  // an eager step of the same ones. One that throws, as for want of memory, is not counted and may
-  // be tried again. What it had changed by then stays: parameters of the dtypes that came first,
-  // Muon's momentum.
+  // Updates every parameter that asks for a gradient and has one, and counts the step for each of
+  // them. Enqueues only, unless other parameters have gradients than in the step before: it may be
+  // captured after an eager step of the same ones. One that throws, as for want of memory, is not
+  // counted and may be tried again. What it had changed by then stays: parameters of the dtypes
+  // that came first, Muon's momentum.
   void step();
   void zero_grad();  // forgets the gradients, so that the next backward writes and does not add
 
@@ -69,6 +69,7 @@ class Optimizer {
   int64_t born(size_t i) const { return born_[i]; }
 
  private:
+  void replace_schedule(Tensor table);
   void note_active(const std::vector<size_t>& active);
   std::vector<int64_t> born_now() const;  // with the steps that idle parameters have missed
   void uncount_step();
@@ -81,7 +82,8 @@ class Optimizer {
   Tensor step_copy_;                 // [1], f64: there so that uncount_step() needs no memory
   Tensor lr_;                        // [1], f64
   Tensor schedule_;                  // [total_steps], f64; undefined for a fixed rate
-  Tensor failed_step_;               // [1], i64; may be undefined
+  std::vector<Tensor> replaced_schedules_;  // a captured step may read them still
+  Tensor failed_step_;                      // [1], i64; may be undefined
 };
 
 // Parameters named "0", "1", ... for callers that have no names.
