@@ -5,12 +5,16 @@
 // channel counts, unaligned views) are copied to that form first, and NCHW results copied back.
 // Each costs one more read and write of the tensor, which a Trace shows as conv2d_layout;
 // channels-last avoids them.
+#include <algorithm>
+
 #include "core/autotune.h"
 #include "core/ops/conv2d.h"
+#include "core/ops/copy.h"
 
 #include "cuda/autotune.h"
 #include "cuda/conv2d_call.h"
 #include "cuda/conv2d_ways.h"
+#include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 namespace {
@@ -116,10 +120,9 @@ void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
 // The way that the table in place has for the call, or else the static one.
 template <class Call>
 ConvWay choose_way(Cuda& cuda, const Call& call, bool bias) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = cuda.has_warpgroup_products();
+  const ConvProblem problem = call.problem();
   Autotune* const table = Autotune::current();
-  if (table == nullptr || problem.n == 0) return plan_conv(problem);
+  if (table == nullptr) return plan_conv(problem);
   const std::vector<ConvWay> ways = conv_ways(problem);
   std::vector<std::string> names;
   for (const ConvWay& way : ways) names.push_back(to_string(way));
@@ -127,31 +130,63 @@ ConvWay choose_way(Cuda& cuda, const Call& call, bool bias) {
                               [&](size_t i) { run_way(cuda, ways[i], call); })];
 }
 
-void gather_conv(Cuda& cuda, const GatherCall& call) {
-  if (call.out.numel() == 0) return;
+// The kernels count pixels and taps in 32 bits.
+void check_extents(const Window& window, const Image& x, std::string_view op) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Pair padded{x.h + 2 * window.padding[0], x.w + 2 * window.padding[1]};
+  if (padded[0] < kMost && padded[1] < kMost) return;
+  fail(ErrorCode::unsupported, op, "padded input ", padded[0], "x", padded[1],
+       " is too large for CUDA: extents must be below ", kMost);
+}
+
+ConvCard card_of(const Cuda& cuda) {
+  return {cuda.has_warpgroup_products(), std::min<int64_t>(shared_limit(cuda), kMostShared)};
+}
+
+void gather_conv(Cuda& cuda, GatherCall call, std::string_view op) {
+  check_extents(call.window, call.backward ? call.out : call.in, op);
+  call.card = card_of(cuda);
   run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.bias)), call);
 }
 
 // The sums of dbias have one order, whether dw is wanted or not: where the way of both folds dbias
 // into dw, dw is computed in either case, and dropped.
-void wgrad_conv(Cuda& cuda, const WgradCall& call) {
+void wgrad_conv(Cuda& cuda, WgradCall call, std::string_view op) {
+  check_extents(call.window, call.x, op);
+  call.card = card_of(cuda);
   const ConvWay way = choose_way(cuda, call, static_cast<bool>(call.dbias));
   if (call.dw || conv_folds_bias(way.path, call.dtype)) return run_way(cuda, way, call);
   bias_grad(cuda, call, call.dbias);
 }
 
+void fill_with_bias(Cuda& cuda, const AnyView& y, AnyView bias) {
+  if (!bias) return run(cuda, Fill{.y = y});
+  bias.shape = y.shape;
+  bias.strides = {0, 1, 0, 0};
+  run(cuda, Copy{.x = bias, .y = y});
+}
+
 }  // namespace
 
+// Without channels, or where windows meet padding only, there is nothing to add up.
 void run(Cuda& cuda, const Conv2dForward& args) {
+  if (args.y.numel() == 0) return;
+  if (args.x.numel() == 0) return fill_with_bias(cuda, args.y, args.bias);
   const MemoryFormat format = format_of(args.x, args.name);
-  gather_conv(cuda, {Image(args.x, format), Image(args.y, format), args.w, args.bias, args.window,
-                     static_cast<int>(args.groups), args.tf32, false, args.x.dtype});
+  gather_conv(cuda,
+              {Image(args.x, format), Image(args.y, format), args.w, args.bias, args.window,
+               static_cast<int>(args.groups), args.tf32, false, args.x.dtype},
+              args.name);
 }
 
 void run(Cuda& cuda, const Conv2dBackwardInput& args) {
+  if (args.dx.numel() == 0) return;
+  if (args.dy.numel() == 0) return run(cuda, Fill{.y = args.dx});
   const MemoryFormat format = format_of(args.dx, args.name);
-  gather_conv(cuda, {Image(args.dy, format), Image(args.dx, format), args.w, AnyView(), args.window,
-                     static_cast<int>(args.groups), args.tf32, true, args.dy.dtype});
+  gather_conv(cuda,
+              {Image(args.dy, format), Image(args.dx, format), args.w, AnyView(), args.window,
+               static_cast<int>(args.groups), args.tf32, true, args.dy.dtype},
+              args.name);
 }
 
 void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
@@ -160,8 +195,12 @@ void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
                  args.window,           static_cast<int>(args.groups), args.tf32,
                  args.x.dtype};
   if (args.dbias && args.dbias.numel() > 0) call.dbias = args.dbias;
-  if (dw_shape(call).numel() > 0 && (call.dw || call.dbias)) return wgrad_conv(cuda, call);
-  if (call.dbias) bias_grad(cuda, call, call.dbias);  // of an x without channels
+  if (args.x.numel() > 0 && args.dy.numel() > 0) {
+    if (call.dw || call.dbias) wgrad_conv(cuda, call, args.name);
+    return;
+  }
+  if (call.dw) run(cuda, Fill{.y = args.dw});
+  if (call.dbias) bias_grad(cuda, call, call.dbias);
 }
 
 }  // namespace gradus

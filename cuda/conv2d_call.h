@@ -58,8 +58,15 @@ inline bool is_channels_last(const Image& image) {
   return image.pixel_major && is_aligned(image.data);
 }
 
+// What paths are chosen by beside the call, as in ConvProblem.
+struct ConvCard {
+  bool wgmma = false;
+  int64_t shared = kMostShared;
+};
+
 inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, const Image& x,
-                                const Image& y, const Window& window, int groups) {
+                                const Image& y, const Window& window, int groups,
+                                const ConvCard& card) {
   const bool ready = is_channels_last(x) && is_channels_last(y);
   return {kind,
           dtype,
@@ -74,7 +81,9 @@ inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, 
           y.w,
           window,
           ready,
-          !ready && x.numel() > 0 && y.numel() > 0};
+          !ready && x.numel() > 0 && y.numel() > 0,
+          card.wgmma,
+          card.shared};
 }
 
 // Forward, or backward to the input: out[m] gathers from in[m ⊕ tap].
@@ -87,6 +96,7 @@ struct GatherCall {
   DType dtype;
   ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
   int rank = 0;        // of halo tiles by their estimated cost
+  ConvCard card = {};
 
   int in_per_group() const { return static_cast<int>(in.channels / groups); }
   int out_per_group() const { return static_cast<int>(out.channels / groups); }
@@ -94,8 +104,8 @@ struct GatherCall {
   ConvMath math() const { return conv_math(dtype, tf32); }
   ConvProblem problem() const {
     const auto kind = backward ? ConvProblem::Kind::input : ConvProblem::Kind::forward;
-    return conv_problem(kind, dtype, tf32, backward ? out : in, backward ? in : out, window,
-                        groups);
+    return conv_problem(kind, dtype, tf32, backward ? out : in, backward ? in : out, window, groups,
+                        card);
   }
   bool divided() const { return backward && (window.stride[0] > 1 || window.stride[1] > 1); }
   // Rows or columns of zeros before `in`, without dilation.
@@ -120,13 +130,14 @@ struct WgradCall {
   ConvTile tile = {};  // of gemm and wgmma; 0 x 0: the plan's
   int rounds = 1;      // of the blocks that share the pixels
   AnyView dbias = {};  // [k], acc; where not given it is not wanted
+  ConvCard card = {};
 
   int c_per_group() const { return static_cast<int>(x.channels / groups); }
   int k_per_group() const { return static_cast<int>(dy.channels / groups); }
   int taps() const { return static_cast<int>(window.kernel[0] * window.kernel[1]); }
   ConvMath math() const { return conv_math(dtype, tf32); }
   ConvProblem problem() const {
-    return conv_problem(ConvProblem::Kind::weight, dtype, tf32, x, dy, window, groups);
+    return conv_problem(ConvProblem::Kind::weight, dtype, tf32, x, dy, window, groups, card);
   }
   Gather gather() const {
     return {pixel_grid(dy), forward_axis(window, 0, x.h), forward_axis(window, 1, x.w)};
@@ -164,9 +175,6 @@ inline int padded_channels(const Image& image, int groups, DType dtype) {
 inline bool is_ready(const Image& image, int groups, int padded) {
   return image.pixel_major && is_aligned(image.data) && image.channels == groups * int64_t{padded};
 }
-
-// Channels that a thread of the direct kernels takes at once.
-inline int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 
 // dbias[k] = Σ_slice sums[slice][k], in order.
 inline void sum_bias(Cuda& cuda, const AnyView& dbias, const void* sums, int64_t slices) {

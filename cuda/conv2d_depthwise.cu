@@ -64,8 +64,7 @@ void wgrad(Cuda& cuda, const ConvDepthwisePlan& plan, const DepthwiseWgrad& p) {
 }  // namespace
 
 void gather_depthwise(Cuda& cuda, const GatherCall& call) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = cuda.has_warpgroup_products();
+  const ConvProblem problem = call.problem();
   const ConvDepthwiseRowsPlan rows = plan_conv_depthwise_rows(problem);
   const bool loads_filters = call.dtype != DType::f32 || is_aligned(call.w.data);
   if (rows.rows > 0 && loads_filters) return gather_depthwise_rows(cuda, call, rows);

@@ -11,9 +11,8 @@ namespace {
 constexpr int kThreads = ConvDirectPlan::kThreads;
 constexpr int kPixels = 4;  // of the output, per thread
 
-// Channels of one group that a thread takes at once: conv2d.cu's direct_pack().
 template <class T>
-inline constexpr int kPack = sizeof(T) == 8 ? 2 : 4;
+inline constexpr int kPack = direct_pack(dtype_of<T>);
 
 // A thread's place: its first channel, and its lane among the block's pixels.
 struct Lane {

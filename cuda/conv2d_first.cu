@@ -87,7 +87,7 @@ LaunchShape wgrad_shape(const Cuda& cuda, const FirstConv& p, int64_t slices, in
       int64_t{sizeof(T)} * (2 * int64_t{Channels} * p.tile.halo_pixels() + p.window);
   // A multiprocessor has two blocks. Where there were room for a third, the next launch's first
   // blocks, which start before this one ends, would lie three on some and one on others.
-  const int64_t place = cuda.has_hopper_features() ? kHaloShared / 3 + 1 : 0;
+  const int64_t place = cuda.has_hopper_features() ? kMostShared / 3 + 1 : 0;
   return {.grid = dim3(exact_blocks(slices, "conv2d"), static_cast<unsigned>(ceil_div(p.k, K))),
           .threads = 256,
           .shared_bytes = static_cast<size_t>(std::max({tiles, sums, place}))};

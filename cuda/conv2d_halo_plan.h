@@ -9,8 +9,6 @@
 
 namespace gradus {
 
-// Shared memory that a block may have, and one of two blocks on a multiprocessor.
-inline constexpr int64_t kHaloShared = 227 * 1024, kHaloSharedOfTwo = 113 * 1024;
 inline constexpr int64_t kHaloProcessors = kConvBlocks / 3;
 // Warps of a gather's block, pixels that each has at a time.
 inline constexpr int kHaloWarps = 8, kHaloPixels = 32;
@@ -95,7 +93,7 @@ inline int64_t halo_extent(const ConvProblem& problem, int axis, int64_t outputs
 inline HaloTile halo_tile(const ConvProblem& problem, int64_t images, int64_t rows,
                           int64_t columns) {
   const auto number = [](int64_t value) {
-    return static_cast<int>(std::min(value, kHaloShared + 1));
+    return static_cast<int>(std::min(value, kMostShared + 1));
   };
   return {number(images), number(rows), number(columns), number(halo_extent(problem, 0, rows)),
           number(halo_extent(problem, 1, columns))};
@@ -150,8 +148,8 @@ inline int64_t halo_gather_shared(const HaloGatherPlan& plan) {
 // longest-working multiprocessor in pixels: those multiplied, in whole rounds of the block's warps,
 // and half as much for each one loaded. Measured: a second stage saves a little where two blocks
 // share a multiprocessor, and one block alone hides less of its loads.
-inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int rows, int columns,
-                                            int stages) {
+inline HaloGatherPlan halo_gather_candidate(const ConvProblem& problem, HaloGatherPlan plan,
+                                            int images, int rows, int columns, int stages) {
   HaloGather& p = plan.shape;
   const int reach_h = halo_reach(p.h, p.phases_h), reach_w = halo_reach(p.w, p.phases_w);
   p.tile = {images, rows, columns, (rows - 1) * p.scale_h + reach_h + 1,
@@ -165,8 +163,8 @@ inline HaloGatherPlan halo_gather_candidate(HaloGatherPlan plan, int images, int
   p.tiles = static_cast<int>(ceil_div(p.images, images) * row_tiles * column_tiles);
   p.stages = stages;
   plan.shared = halo_gather_shared(plan);
-  if (plan.shared > kHaloShared) return {};
-  const bool two = plan.width < 64 && plan.shared <= kHaloSharedOfTwo;
+  if (plan.shared > problem.shared) return {};
+  const bool two = plan.width < 64 && plan.shared <= problem.shared_of_two();
   const int64_t resident = two ? 2 : 1;
   plan.blocks =
       std::min<int64_t>(p.tiles, std::max<int64_t>(1, resident * kHaloProcessors / plan.sets));
@@ -195,7 +193,7 @@ void each_halo_gather(const ConvProblem& problem, const F& f) {
   bool found = false;
   const auto consider = [&](int images, int rows, int columns) {
     for (const int stages : {2, 1}) {
-      const auto candidate = halo_gather_candidate(plan, images, rows, columns, stages);
+      const auto candidate = halo_gather_candidate(problem, plan, images, rows, columns, stages);
       if (candidate.blocks == 0) continue;
       found = true;
       f(candidate);
@@ -294,7 +292,7 @@ inline HaloWgradPlan plan_halo_wgrad(const ConvProblem& problem) {
   const auto fits = [&](int64_t images, int64_t rows) {
     p.tile = halo_tile(problem, images, rows, problem.q);
     plan.shared = halo_wgrad_shared(plan, size_of(problem.dtype));
-    return plan.shared <= kHaloShared;
+    return plan.shared <= problem.shared;
   };
   int64_t images = 1, rows = problem.p;
   for (int64_t parts = 1; !fits(1, rows); rows = ceil_div(problem.p, ++parts)) {

@@ -1,4 +1,5 @@
-// The steps that conv2d's launchers in conv2d.cu are put together from. Host-only.
+// The kernels that conv2d's launchers in conv2d_gather.cu and conv2d_wgrad.cu are put together
+// from. Host-only.
 #pragma once
 
 #include "core/ops/conv2d.h"
@@ -22,6 +23,9 @@ template <class T>
 void wgrad_gemm_tensor(Cuda&, const WgradGemm&, const ConvWgradPlan&);
 template <class T>
 void wgrad_gemm_plain(Cuda&, const WgradGemm&, const ConvWgradPlan&);
+
+// Channels of one group that a thread of the direct kernels takes at once.
+constexpr int direct_pack(DType dtype) { return dtype == DType::f64 ? 2 : 4; }
 
 // Few input channels per group, conv2d_direct.cu; fills in what `lanes` decides.
 void direct_gather(Cuda&, DType, DirectGather, const ConvDirectPlan& lanes, bool divided);

@@ -115,8 +115,8 @@ inline FirstInputPlan plan_first_input(const ConvProblem& problem) {
                             step_bytes * 9 * problem.c);
     plan.shared = small_parts + plan.z_bytes +
                   2 * ceil_div(plan.rows * problem.q, 16) * 16 * (step_bytes + 16);
-  } while (plan.rows > 2 && plan.shared > kHaloSharedOfTwo);
-  if (plan.shared > kHaloShared) plan.shared = 0;
+  } while (plan.rows > 2 && plan.shared > problem.shared_of_two());
+  if (plan.shared > problem.shared) plan.shared = 0;
   return plan;
 }
 
@@ -128,7 +128,7 @@ inline bool conv_is_first(const ConvProblem& problem) {
   if (!problem.ready || problem.groups != 1 || problem.dtype == DType::f64) return false;
   if (problem.c != 1 && problem.c != 3 && problem.c != 4) return false;
   if (problem.k % vector != 0 || problem.k > 256 * vector) return false;
-  if (problem.n * problem.p > INT32_MAX) return false;
+  if (problem.n * problem.p > INT32_MAX - kConvBlocks) return false;  // blocks step beyond the last
   if (problem.kind == ConvProblem::Kind::input) {
     const Window& window = problem.window;
     if (window.kernel != Pair(3) || window.stride != Pair(1) || window.dilation != Pair(1)) {
@@ -137,10 +137,10 @@ inline bool conv_is_first(const ConvProblem& problem) {
     // What is copied ahead goes on past the image's last row.
     if (problem.p * problem.q > INT32_MAX - (1 << 16)) return false;
     if (plan_first_input(problem).shared > 0) return true;
-    return problem.math == ConvMath::f32 && conv_first_input_shared(problem) <= kHaloShared;
+    return problem.math == ConvMath::f32 && conv_first_input_shared(problem) <= problem.shared;
   }
   if (problem.kind == ConvProblem::Kind::weight && problem.taps() * problem.c > 40) return false;
-  return conv_first_shared(problem) <= kHaloShared;
+  return conv_first_shared(problem) <= problem.shared;
 }
 
 // How a convolution is computed.

@@ -18,6 +18,9 @@ inline ConvMath conv_math(DType dtype, bool tf32) {
 // are the same on every card.
 inline constexpr int64_t kConvBlocks = 396;
 
+// Shared memory that a block may have on Hopper; a multiprocessor keeps 1 KB more for each block.
+inline constexpr int64_t kMostShared = 227 * 1024;
+
 // What a path is chosen by.
 struct ConvProblem {
   enum class Kind : uint8_t { forward, input, weight };  // which of y, dx, dw is wanted
@@ -31,6 +34,10 @@ struct ConvProblem {
   bool ready = false;   // x and y are channels-last, both start at 16 bytes
   bool copies = false;  // not ready, but could be made so by copies of x and y; nothing is empty
   bool wgmma = false;   // the device has warpgroup-wide products
+  int64_t shared = kMostShared;  // bytes that a block may have; less on other cards
+
+  // The same of a block beside another on its multiprocessor.
+  int64_t shared_of_two() const { return (shared + 1024) / 2 - 1024; }
 
   // Channels per group of the tensor that is gathered from.
   int64_t channels() const { return kind == Kind::input ? k : c; }

@@ -58,9 +58,7 @@ void pack_weights(Cuda& cuda, const GatherCall& call, const ShiftPlan& plan, voi
 }  // namespace
 
 void gather_shift(Cuda& cuda, const GatherCall& call) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = true;
-  const ShiftPlan plan = plan_shift(problem);
+  const ShiftPlan plan = plan_shift(call.problem());
   const int64_t depth = call.taps() * call.in.channels;
   void* const weights =
       cuda.workspace(static_cast<size_t>(call.out.channels * depth * size_of(call.dtype)));

@@ -95,9 +95,7 @@ void wgrad_rows(Cuda& cuda, const WgradCall& call, const ShiftWgrad& p, int64_t 
 
 // The copy engine rounds TF32 on the way, so that only 16-bit dy can be added up for the bias.
 void wgrad_shift(Cuda& cuda, const WgradCall& call) {
-  ConvProblem problem = call.problem();
-  problem.wgmma = true;
-  const ShiftWgradPlan plan = plan_shift_wgrad(problem);
+  const ShiftWgradPlan plan = plan_shift_wgrad(call.problem());
   const int64_t k = call.dy.channels, c = call.x.channels, size = sizeof(float);
   const bool half = is_half(call.dtype), bias = half && call.dbias;
   const int64_t together = half && !plan.by_rows ? kShiftWgradCluster : 1;  // slices of one sum

@@ -150,7 +150,8 @@ inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
 }
 
 // What a choice is kept by: direction, dtype and arithmetic, shape, window, layout, bias. The
-// extents of y follow from it, as Hopper's products do from the card.
+// extents of y follow from it. Hopper's products do from the card and the build: where those
+// differ, so do the ways, and a choice among others is refused.
 inline std::string conv_key(const ConvProblem& problem, bool bias) {
   using Kind = ConvProblem::Kind;
   const Window& window = problem.window;

@@ -214,7 +214,7 @@ TEST(ConvPlan, FirstTilesFitSharedMemory) {
             }
             ++first;
             const HaloTile tile = plan_conv_first(problem);
-            EXPECT_LE(conv_first_shared(problem), kHaloShared);
+            EXPECT_LE(conv_first_shared(problem), kMostShared);
             EXPECT_EQ(tile.columns, problem.q);
             EXPECT_LE(tile.rows, problem.p);
             EXPECT_LT(ceil_div(problem.p, tile.rows) * tile.rows - problem.p,
@@ -268,9 +268,9 @@ TEST(ConvPlan, FirstInputSegmentsCoverAndFit) {
           EXPECT_LE(plan.segments, std::max<int64_t>(1, 2 * kHaloProcessors / n));
           EXPECT_EQ(plan.z_bytes % 16, 0);
           EXPECT_TRUE(plan.shared == 0 || conv_is_first(problem));
-          EXPECT_LE(plan.shared, kHaloShared);
+          EXPECT_LE(plan.shared, kMostShared);
           if (side <= 32) {
-            EXPECT_LE(plan.shared, kHaloSharedOfTwo);
+            EXPECT_LE(plan.shared, problem.shared_of_two());
           }
         }
       }

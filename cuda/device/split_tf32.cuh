@@ -19,7 +19,8 @@ inline constexpr float kRoundsToInfinity = 3.4019929e38f;  // 2^128 - 2^116
 
 // big is x rounded to nearest, ties away from zero, but never from a finite x to infinity. Infinity
 // is 1 and infinity: every product of its parts then is finite or what the whole product is, while
-// infinity and 0 would make it NaN. NaN stays NaN.
+// infinity and 0 would make it NaN, as do infinity and what is below 2^-137, whose big is 0. NaN
+// stays NaN.
 __device__ __forceinline__ SplitFloat split_tf32(float x) {
   if (fabsf(x) == INFINITY) return {copysignf(1.0f, x), x};
   uint32_t bits = __float_as_uint(x);

@@ -30,9 +30,9 @@ else()
     endif()
   endif()
 
-  find_package(CUDAToolkit 12.4 QUIET)
+  find_package(CUDAToolkit 12.5 QUIET)
   if(NOT CUDAToolkit_FOUND)
-    set(reason "no CUDA toolkit >= 12.4 was found")
+    set(reason "no CUDA toolkit >= 12.5 was found")
   else()
     # check_language() tries nvcc and the host compiler in a project of their own and never stops
     # this one. Both reach that project through the environment.
