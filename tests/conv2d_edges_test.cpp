@@ -1,0 +1,70 @@
+// conv2d where there is nothing to add up, and windows of any width.
+#include <gtest/gtest.h>
+
+#include "autograd/ops/arithmetic.h"
+#include "autograd/ops/conv2d.h"
+#include "tests/support/each_device.h"
+#include "tests/support/expect_error.h"
+
+namespace gradus {
+namespace {
+
+using Values = std::vector<double>;
+Values values(const Tensor& x) { return x.to_vector<double>(); }
+
+class Conv2dEdges : public test::EachDevice {
+ protected:
+  Tensor ones(const Shape& shape, DType dtype) {
+    return Tensor::ones(shape, {.dtype = dtype, .device = GetParam()});
+  }
+};
+GRADUS_ON_EACH_DEVICE(Conv2dEdges);
+
+// No images, no pixels but padding, no channels.
+TEST_P(Conv2dEdges, D055_NothingToAddUp) {
+  for (const Shape& shape : {Shape{0, 8, 4, 5}, Shape{2, 8, 0, 5}, Shape{2, 0, 4, 5}}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(dtype, shape));
+      const Tensor x = ones(shape, dtype).set_requires_grad(true);
+      const Tensor w = ones({3, shape[1], 3, 2}, dtype).set_requires_grad(true);
+      const Tensor bias = ones({3}, dtype).set_requires_grad(true);
+      const Tensor y = conv2d(x, w, bias, {.padding = {2, 0}});
+      EXPECT_EQ(y.shape(), (Shape{shape[0], 3, shape[2] + 2, 4}));
+      EXPECT_EQ(values(y), Values(static_cast<size_t>(y.numel()), 1.0));
+      EXPECT_EQ(values(conv2d(x, w, {}, {.padding = {2, 0}})), values(sub(y, y)));
+      y.backward(ones(y.shape(), dtype));
+      EXPECT_EQ(x.grad().shape(), x.shape());
+      EXPECT_EQ(values(w.grad()), Values(static_cast<size_t>(w.numel()), 0.0));
+      EXPECT_EQ(values(bias.grad()), Values(3, static_cast<double>(y.numel() / 3)));
+    }
+  }
+}
+
+// Taps so far apart that only the middle one meets x.
+TEST_P(Conv2dEdges, D054_WindowsOfAnyWidth) {
+  for (const int64_t distance : {int64_t{1} << 20, int64_t{1} << 28, int64_t{1} << 29}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const int64_t channels : {1, 8, 64}) {
+        const Tensor x = ones({1, channels, 4, 4}, dtype).set_requires_grad(true);
+        const Tensor w = ones({8, channels, 3, 3}, dtype).set_requires_grad(true);
+        const auto run = [&] {
+          return conv2d(x, w, {}, {.padding = distance, .dilation = distance});
+        };
+        if (GetParam() == kCuda && distance >= 1 << 29) {
+          EXPECT_ERROR(run(), ErrorCode::unsupported, "padded input 1073741828x1073741828");
+          continue;
+        }
+        const Tensor y = run();
+        EXPECT_EQ(values(y), Values(128, static_cast<double>(channels)));
+        y.backward(ones(y.shape(), dtype));
+        EXPECT_EQ(values(x.grad()), Values(static_cast<size_t>(x.numel()), 8.0));
+        Values dw(static_cast<size_t>(w.numel()), 0.0);
+        for (size_t i = 4; i < dw.size(); i += 9) dw[i] = 16;
+        EXPECT_EQ(values(w.grad()), dw);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradus
