@@ -3,8 +3,8 @@
 // Half      IEEE binary16: 1 sign, 5 exponent, 10 mantissa bits.
 // BFloat16  the upper half of a float: 1 sign, 8 exponent, 7 mantissa bits.
 //
-// Conversions round to nearest, ties to even; subnormals are kept. Host and device give the same bits
-// for every number. NaN stays NaN: as Half it is 0x7FFF, as BFloat16 it keeps its sign and is quiet.
+// Conversions round to nearest, ties to even, and keep subnormals; host and device give the same
+// bits for every number. NaN stays one: as Half 0x7FFF, as BFloat16 it keeps its sign and is quiet.
 #pragma once
 
 #include <bit>
