@@ -57,7 +57,7 @@ REFERENCE = ["--kernel-name-exclude", "kernel_substring=_gemmId"]
 SHARE = 60
 HEAVY = ("conv2d_matrix_test", "conv2d_wgmma_test", "conv2d_autotune_test",
          "activation_accuracy_test", "compare_test", "golden_training_test", "train_choices_test",
-         "trainer_test", "views_test", "cuda_copy_test")
+         "trainer_test", "views_test", "cuda_copy_test", "larger_than_l2_test")
 SECONDS = 540  # of a job, at most
 # Of the host's memory that a job of racecheck may come to need.
 HUNGRY_BYTES = 16 << 30
