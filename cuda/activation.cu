@@ -56,70 +56,73 @@ __device__ __forceinline__ void store_upto(T* y, int64_t first, int64_t count,
   }
 }
 
-// Writes y and returns the bits.
-template <bool Wide, bool Large, class T, class F>
-__device__ __forceinline__ uint32_t forward_mask_of_pack(const T* x, T* y, int64_t first,
-                                                         int64_t count, const F& f) {
-  constexpr int N = kFullPack<T>;
-  Pack<T, N> values;
-  if constexpr (Wide) {
-    values = L2Policy<Large>().template load_pack<N>(x + first);
-  } else {
-    values = load_upto<false, N>(x, first, count);
-  }
+// Maps a pack and returns its bits, none of elements that do not exist.
+template <class T, int N, class F>
+__device__ __forceinline__ uint32_t map_with_bits(Pack<T, N>& pack, const F& f, int64_t exist = N) {
   uint32_t bits = 0;
   acc_t<T> results[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const Real<T> v(static_cast<acc_t<T>>(values[j]));
-    const bool passes = f.passes(v) && (Wide || first + j < count);
-    bits |= passes ? 1u << j : 0u;
+    const Real<T> v(static_cast<acc_t<T>>(pack[j]));
+    bits |= f.passes(v) && j < exist ? 1u << j : 0u;
     results[j] = to_acc<acc_t<T>>(f.f(v));
   }
-  store_upto<Wide>(y, first, count, narrow_pack<T>(results));
+  pack = narrow_pack<T>(results);
   return bits;
 }
 
-// Forward with a mask: whether it overlaps the launch before, and threads of a block. Measured.
-template <class T, bool Large>
-inline constexpr bool kMaskOverlaps = Large && sizeof(T) == 2;
-template <class T, bool Large>
-inline constexpr int kMaskThreads = kMaskOverlaps<T, Large> ? 256 : 128;
+// Packs of a block of a map with a bit per element. Half as many take up to a quarter longer where
+// launches overlap.
+inline constexpr int kMaskBlock = 256;
+// Forward, packs of a thread, a warp apart: a warp's bits fill the 32 bytes that memory moves at
+// once.
+template <class T>
+inline constexpr int kMaskPacks = 8 / kFullPack<T>;
+template <class T>
+inline constexpr int kMaskThreads = kMaskBlock / kMaskPacks<T>;
 
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
-// grid:  1-D, one thread per pack of 16 bytes
+// grid:  1-D, kMaskPacks packs of 16 bytes per thread
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
-//        are joined to bytes by shuffles, and those of a block in shared memory where a warp has
-//        less than the 32 bytes that memory moves at once. Large, x does not fit L2: as in
+//        are joined to words by shuffles. Large, x does not fit L2: as in
 //        row_norm_forward_rows_straight
 // needs: aligned: x, y and mask aligned to 16 bytes
 template <class T, class F, bool Large>
-__global__ void __launch_bounds__(kMaskThreads<T, Large>)
+__global__ void __launch_bounds__(kMaskThreads<T>)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
-  constexpr int N = kFullPack<T>, kBlock = kMaskThreads<T, Large> * N, kBytes = kBlock / 8;
-  if constexpr (kMaskOverlaps<T, Large>) {
-    wait_for_previous_kernel();
-    start_next_kernel();
-  }
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t block = int64_t{blockIdx.x} * kBlock, first = block + thread * N;
-  const bool whole = aligned && block + kBlock <= count;
-  const uint32_t bits = whole ? forward_mask_of_pack<true, Large>(x, y, first, count, f)
-                              : forward_mask_of_pack<false, Large>(x, y, first, count, f);
-  if constexpr (N >= 8) {
-    store_bits<N>(mask, first, bits, whole || first < count);
-  } else {
-    __shared__ __align__(16) uint8_t of_block[kBytes];
-    store_bits<N>(of_block, thread * N, bits, true);
-    __syncthreads();
-    if (whole) {
-      if (thread >= kBytes / 16) return;
-      reinterpret_cast<uint4*>(mask + block / 8)[thread] =
-          reinterpret_cast<const uint4*>(of_block)[thread];
-    } else if (thread < kBytes && block + thread * 8 < count) {
-      mask[block / 8 + thread] = of_block[thread];
+  constexpr int N = kFullPack<T>, K = kMaskPacks<T>, kStep = 32 * N, kOfWarp = K * kStep;
+  constexpr int kLanes = 32 / N;  // whose bits are one word
+  wait_for_previous_kernel();
+  start_next_kernel();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t begin = int64_t{blockIdx.x} * kMaskBlock * N + warp * kOfWarp;
+  const int64_t first = begin + lane * N;
+  if (!aligned || begin + kOfWarp > count) {
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+      const int64_t at = first + i * kStep;
+      Pack<T, N> pack = load_upto<false, N>(x, at, count);
+      const uint32_t bits = map_with_bits(pack, f, count - at);
+      store_upto<false>(y, at, count, pack);
+      store_bits<N>(mask, at, bits, at < count);
     }
+    return;
+  }
+  const L2Policy<Large> policy;
+  Pack<T, N> packs[K];
+#pragma unroll
+  for (int i = 0; i < K; ++i) packs[i] = policy.template load_pack<N>(x + first + i * kStep);
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < K; ++i) {
+    const uint32_t bits = map_with_bits(packs[i], f) << (lane % kLanes * N);
+    const uint32_t joined = join_bits<kLanes>(bits);
+    if (lane % kLanes == i) word = joined;
+    store_pack(y + first + i * kStep, packs[i]);
+  }
+  if (lane % kLanes < K) {
+    reinterpret_cast<uint32_t*>(mask)[begin / 32 + lane % kLanes * N + lane / kLanes] = word;
   }
 }
 
@@ -143,11 +146,11 @@ __device__ __forceinline__ void backward_mask_of_pack(const uint8_t* mask, const
 // bytes: fewest = actual: dy and the mask read once, dx written once
 // needs: aligned: dy and dx aligned to 16 bytes
 template <class T, class F>
-__global__ void __launch_bounds__(kElementThreads)
+__global__ void __launch_bounds__(kMaskBlock)
     activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, bool aligned, int64_t count,
                              const F f) {
   constexpr int N = kFullPack<T>;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x) * N;
+  const int64_t first = (int64_t{blockIdx.x} * kMaskBlock + threadIdx.x) * N;
   if (first >= count) return;
   if (aligned && first + N <= count) {
     backward_mask_of_pack<true>(mask, dy, dx, first, count, f);
@@ -156,10 +159,9 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-// The blocks of a map with a bit per element.
 template <class T>
-unsigned mask_blocks(int64_t count, int64_t threads) {
-  return exact_blocks(ceil_div(count, threads * kFullPack<T>), "activation");
+unsigned mask_blocks(int64_t count) {
+  return exact_blocks(ceil_div(count, int64_t{kMaskBlock} * kFullPack<T>), "activation");
 }
 
 template <class T>
@@ -169,12 +171,9 @@ bool is_aligned(std::initializer_list<const void*> tensors) {
 
 template <bool Large, class T, class F>
 void forward_mask(Cuda& cuda, const T* x, T* y, uint8_t* mask, int64_t count, const F& f) {
-  constexpr int kThreads = kMaskThreads<T, Large>;
-  const LaunchShape shape{.grid = mask_blocks<T>(count, kThreads), .threads = kThreads};
-  const bool aligned = is_aligned<T>({x, y, mask});
-  const auto kernel = activation_forward_mask<T, F, Large>;
-  kMaskOverlaps<T, Large> ? launch_overlapping(cuda, shape, kernel, x, y, mask, aligned, count, f)
-                          : launch_kernel(cuda, shape, kernel, x, y, mask, aligned, count, f);
+  launch_overlapping(cuda, {.grid = mask_blocks<T>(count), .threads = kMaskThreads<T>},
+                     activation_forward_mask<T, F, Large>, x, y, mask, is_aligned<T>({x, y, mask}),
+                     count, f);
 }
 
 template <class T, class F>
@@ -201,9 +200,8 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    activation_backward_mask<<<mask_blocks<T>(count, kElementThreads), kElementThreads, 0,
-                               cuda.stream()>>>(args.saved.as<uint8_t>(), dy, dx,
-                                                is_aligned<T>({dy, dx}), count, f);
+    activation_backward_mask<<<mask_blocks<T>(count), kMaskBlock, 0, cuda.stream()>>>(
+        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>({dy, dx}), count, f);
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }

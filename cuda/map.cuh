@@ -15,6 +15,7 @@
 #include "cuda/context.h"
 #include "cuda/device/stream.cuh"
 #include "cuda/device/strided.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/map_plan.h"
 
 namespace gradus {
@@ -52,6 +53,8 @@ __global__ void __launch_bounds__(kMapThreads)
   constexpr int N = kFullPack<T>;
   const int64_t packs = count / N, first = int64_t{blockIdx.x} * kMapBlock + threadIdx.x;
   const int left = static_cast<int>(min(packs - first, int64_t{kMapBlock}));
+  wait_for_previous_kernel();
+  start_next_kernel();
   Pack<T, N> values[kMapPacks];
 #pragma unroll
   for (int u = 0; u < kMapPacks; ++u) {
@@ -104,7 +107,8 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
     const unsigned blocks = exact_blocks(ceil_div(ceil_div(plan.count, N), kMapBlock), "map");
-    map_flat<<<blocks, kMapThreads, 0, cuda.stream()>>>(to, from, plan.count, f);
+    launch_overlapping(cuda, {.grid = blocks, .threads = kMapThreads}, map_flat<T, F>, to, from,
+                       plan.count, f);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElement<T, F>{to, from, f});

@@ -5,6 +5,15 @@
 
 namespace gradus {
 
+// The bits of `Lanes` neighbouring lanes together, for each of them. All lanes of the warp must
+// call.
+template <int Lanes>
+__device__ __forceinline__ uint32_t join_bits(uint32_t bits) {
+#pragma unroll
+  for (int step = 1; step < Lanes; step *= 2) bits |= __shfl_xor_sync(~0u, bits, step);
+  return bits;
+}
+
 // Stores `Bits` bits (2, 4, 8 or 16) of each lane, whose own begin at bit `first` of the run, a
 // multiple of Bits; consecutive lanes have consecutive ones. Lanes join to bytes by shuffles, so
 // all lanes of the warp must call, those that are not `present` too.
@@ -15,9 +24,7 @@ __device__ __forceinline__ void store_bits(uint8_t* run, I first, uint32_t bits,
   } else {
     constexpr int kLanes = 8 / Bits;
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    bits = present ? bits << (lane * Bits) : 0;
-#pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) bits |= __shfl_xor_sync(~0u, bits, step);
+    bits = join_bits<kLanes>(present ? bits << (lane * Bits) : 0);
     if (present && lane == 0) run[first / 8] = static_cast<uint8_t>(bits);
   }
 }
