@@ -36,7 +36,7 @@ class AutotuneFile {
   void run(const std::function<void()>& body);
 
   // Writes the file, as a whole or not at all, if something was measured; what other runs have
-  // added to it meanwhile stays. Throws io.
+  // added to it before stays (not of one that writes at the same moment). Throws io.
   void save() const;
 
   // What the run owes to the file and what it did not find there, a sentence each: how many

@@ -1,6 +1,8 @@
 #include "nn/model_file.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <optional>
 
 #include "autograd/ops/activation.h"
@@ -65,6 +67,13 @@ int64_t classes_of(const std::vector<NamedTensor>& weights) {
   return classes;
 }
 
+// Whether a file of so many parameters can hold it: what grows with the images has more weights
+// than an image has pixels.
+bool may_be(const std::string& name, const ModelOptions& options, int64_t parameters) {
+  const bool grows = name != "resnet8" || options.norm == "layer" || options.norm == "rms";
+  return !grows || options.height * options.width <= parameters;
+}
+
 // None where images of that size are too small for it.
 std::optional<Sequential> try_model(const std::string& name, const ModelOptions& options) {
   try {
@@ -82,15 +91,20 @@ ModelFile load_model(const std::string& path) {
   const std::string layers = value_of(state, "layers");
   const Shape images = image_shape(value_of(state, "loader"));
   const std::vector<NamedTensor> weights = weights_of(state);
+  int64_t parameters = 0;
+  for (const NamedTensor& entry : weights) parameters += entry.tensor.numel();
   ModelFile file;
   file.options.activation = activation_of(layers);
   file.options.classes = classes_of(weights);
-  if (images.rank() == 4 && file.options.classes > 0) {
+  const auto fits = [](int64_t extent) { return extent > 0 && extent <= INT32_MAX; };
+  const bool sound = images.rank() == 4 && std::ranges::all_of(images, fits);
+  if (sound && file.options.classes > 0) {
     file.options.channels = images[1], file.options.height = images[2];
     file.options.width = images[3];
     for (const std::string& name : model_names()) {
       for (const std::string& norm : norm_names()) {
         file.name = name, file.options.norm = norm;
+        if (!may_be(name, file.options, parameters)) continue;
         std::optional<Sequential> network = try_model(name, file.options);
         if (!network) continue;
         file.network = std::move(*network);

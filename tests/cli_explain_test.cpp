@@ -139,6 +139,10 @@ TEST_F(CliExplain, LargeTensorsAreRefusedAtOnce) {
     expect_failure(gradus({"explain", "layer_norm", "--shape", shape}), 1,
                    {"a derivation takes up to 8192 elements", "a smaller x shows the same"});
   }
+  expect_failure(gradus({"explain", "instance_norm", "--shape", "274177,67280421310721"}), 1,
+                 {"does not fit 63 bits"});
+  expect_failure(gradus({"explain", "group_norm", "--groups", "4611686018427387904"}), 1,
+                 {"give a shape for 4611686018427387904 groups"});
 }
 
 TEST_F(CliExplain, SeedsDrawTheSameAgain) {

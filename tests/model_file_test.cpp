@@ -54,5 +54,16 @@ TEST(ModelFile, RefusesANetworkOfAnotherProgram) {
   }
 }
 
+// Nothing is made of a size that the file only claims.
+TEST(ModelFile, ImagesLargerThanTheFile) {
+  const test::TempDir dir;
+  Sequential network = make_model("small_cnn");
+  for (const std::string images : {"5x1x2000000x2000000", "5x1x9000000000x1", "5x0x28x28"}) {
+    save_resume(dir.path("run"), state_of(network, images));
+    EXPECT_ERROR(load_model(dir.path("run")), ErrorCode::unsupported,
+                 "holds no network that gradus makes");
+  }
+}
+
 }  // namespace
 }  // namespace gradus::nn

@@ -200,6 +200,7 @@ TEST_F(Npy, ShapeOverflow) {
                             "(4611686018427387904,)", "(4611686018427387904, 4, 0)"}) {
     EXPECT_REFUSED(npy(dictionary("<f4", shape), {}), "does not fit 63 bits");
   }
+  EXPECT_REFUSED(npy("{'shape': (", {}), "npy extents must be integers");
   EXPECT_REFUSED(npy(dictionary("|u1", "(4611686018427387904,)"), {1}),
                  "needs 4611686018427387904 bytes of data, has 1");
   for (const char* shape :

@@ -81,6 +81,10 @@ TEST_F(Npz, WhatIsNotRead) {
   cut.pop_back();
   EXPECT_ERROR(read_npz(archive({{"x.npy", cut}})), ErrorCode::io, "entry 'x.npy'",
                "truncated: u8[2] needs 2 bytes of data, has 1");
+  Bytes long_one = one;
+  long_one.resize(size_t{64} << 20);  // no more is unpacked than shows that it is too long
+  EXPECT_ERROR(read_npz(archive({{"x.npy", long_one}})), ErrorCode::io,
+               "oversized: u8[2] needs 2 bytes of data, has 1048448");
   EXPECT_ERROR(read_npz(dir.file("a.npz", one)), ErrorCode::io, "a.npz",
                "is not a readable npz file");
   EXPECT_ERROR(read_npz(dir.file("a.npz", {})), ErrorCode::io, "a.npz");

@@ -101,8 +101,9 @@ const Step& Derivation::step(std::string_view name) const {
 }
 
 void check_derivable(const Setting& setting, const Shape& x) {
-  check(x.numel() <= kMostDerived, to_string(setting.layer), "a derivation takes up to ",
-        kMostDerived, " elements, each of which it moves to measure its gradient, got x ", x,
+  check(checked_numel(x, to_string(setting.layer)) <= kMostDerived, to_string(setting.layer),
+        "a derivation takes up to ", kMostDerived,
+        " elements, each of which it moves to measure its gradient, got x ", x,
         ": a smaller x shows the same");
 }
 

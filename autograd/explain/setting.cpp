@@ -38,7 +38,7 @@ void check_shape(const Setting& setting, const Shape& x) {
   const int least = setting.layer == Layer::softmax2d ? 3 : 2;
   check(x.rank() >= least && x.rank() <= (setting.is_row_norm() ? kMaxRank : 5), op,
         "cannot explain a tensor of shape ", x);
-  check(x.numel() > 0, op, "there is nothing to explain in an empty tensor, ", x);
+  check(checked_numel(x, op) > 0, op, "there is nothing to explain in an empty tensor, ", x);
   check(setting.layer != Layer::group_norm || (setting.groups > 0 && x[1] % setting.groups == 0),
         op, "the ", x[1], " channels of ", x, " do not fall into ", setting.groups, " groups");
   check(setting.layer != Layer::batch_norm || setting.is_evaluation() || x.numel() > x[1], op,
@@ -104,6 +104,8 @@ Shape default_shape(const Setting& setting) {
     case Layer::rms_norm:
       return {3, 5};
     case Layer::group_norm:
+      check(setting.groups <= 1024, to_string(setting.layer), "give a shape for ", setting.groups,
+            " groups: up to 1024 have a default");
       return {3, 2 * setting.groups, 3};  // n·s = 9 is not m = 6
     case Layer::local_response_norm:
       return {2, 6, 2};

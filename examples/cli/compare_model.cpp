@@ -53,6 +53,8 @@ ComparedNetwork::ComparedNetwork(const CompareCommand& o) : o_(o) {
   if (!dir.empty()) {
     nn::ImageSet set = nn::load_image_set(kDataSet, dir, true);
     const bool fits = !file_ || (Shape{set.c, set.h, set.w} == image_ && set.classes == classes_);
+    check(fits || o.data.empty(), "compare", "the network in '", name, "' takes images of ", image_,
+          ", which those in '", o.data, "' are not");
     if (fits) {
       image_ = {set.c, set.h, set.w}, classes_ = set.classes;
       loader_.emplace(std::move(set),

@@ -57,9 +57,10 @@ json controls_of(const Setting& setting, const Shape& shape) {
                           {std::to_string(shape[1]), "one per channel: InstanceNorm"}}}});
   }
   if (setting.layer == Layer::local_response_norm) {
-    controls.push_back({{"key", "size"},
-                        {"label", "size of the window"},
-                        {"values", numbers(1, std::max(setting.size, shape[1]))}});
+    const int64_t all = 2 * shape[1];  // a window that holds all channels from anywhere
+    json sizes = numbers(1, std::min(std::max(setting.size, shape[1]), all));
+    if (setting.size > all) sizes.push_back(setting.size);
+    controls.push_back({{"key", "size"}, {"label", "size of the window"}, {"values", sizes}});
   }
   // A channel of one value cannot be trained on.
   const int64_t s = shape.numel() / (shape[0] * shape[1]);

@@ -225,10 +225,11 @@ class TrainRun {
   }
 
   void end_epoch(const nn::EpochReport& report) {
-    // The file that the run goes on from comes first, so that no other is ahead of it.
+    // Metrics that are ahead of the file that the run goes on from are written anew then, those
+    // that are behind never; weights that are ahead would not be its own.
+    metrics_->write(report);
     if (!options_.resume.empty()) nn::save_resume(options_.resume, trainer_->state());
     save();
-    metrics_->write(report);
     printer_.report(report, epochs_);
   }
 

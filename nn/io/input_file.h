@@ -24,6 +24,8 @@ namespace gradus::nn {
 
 class InputFile {
  public:
+  static constexpr int64_t kMostUnpacked = int64_t{4} << 30;
+
   // Opens `path`; throws io unless it is a readable regular file. `op` starts every error text.
   // With `gzip`, a file that begins with the bytes 1f 8b is decompressed while it is read.
   InputFile(std::string op, std::string path, bool gzip = false);
@@ -50,7 +52,7 @@ class InputFile {
   }
 
   // Up to `most` bytes; fewer only at the end of the file. Memory grows with the data that
-  // arrives, not with `most`.
+  // arrives, not with `most`; of a compressed file, which may be small, up to kMostUnpacked bytes.
   template <class Byte>
   std::vector<Byte> read_up_to(int64_t most) {
     std::vector<Byte> data;
@@ -62,6 +64,8 @@ class InputFile {
       const bool ended = filled + got < data.size() || (remaining() && *remaining() == 0);
       data.resize(filled + got);
       if (ended) break;
+      require(inflater_ == nullptr || std::ssize(data) <= kMostUnpacked, "unpacks to more than ",
+              kMostUnpacked, " bytes: unpack it yourself");
       step = kFirstStep;
     }
     return data;

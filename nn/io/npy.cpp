@@ -111,7 +111,7 @@ class HeaderParser {
     const char* end = text_.data() + text_.size();
     int64_t value = 0;
     const auto result = std::from_chars(begin, end, value);
-    const bool leading_zero = *begin == '0' && result.ptr - begin > 1;
+    const bool leading_zero = begin != end && *begin == '0' && result.ptr - begin > 1;
     source_.require(result.ec == std::errc() && *begin != '-' && !leading_zero,
                     "npy extents must be integers from 0 to 2^63 - 1", place());
     at_ += result.ptr - begin;
@@ -232,6 +232,17 @@ std::string tuple_text(const Shape& shape) {
 }
 
 }  // namespace
+
+int64_t npy_size(const NpySource& source, std::span<const std::byte> start) {
+  Cursor cursor(start);
+  const NpyArray array = HeaderParser(source, read_header(source, cursor)).parse();
+  const auto needed = byte_count(array.shape, size_of(array.dtype));
+  const int64_t header = std::ssize(start) - cursor.remaining();
+  int64_t size = 0;
+  const bool fits = needed.has_value() && !__builtin_add_overflow(header, *needed, &size);
+  source.require(fits, "the size of ", array.dtype, array.shape, " does not fit 63 bits");
+  return size;
+}
 
 NpyArray parse_npy(const NpySource& source, std::span<const std::byte> bytes) {
   Cursor cursor(bytes);

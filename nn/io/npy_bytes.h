@@ -1,6 +1,7 @@
 // The npy format in memory: what npy files and the entries of npz files share.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ struct NpySource {
 
 // The array of a whole npy file; throws as read_npy().
 NpyArray parse_npy(const NpySource& source, std::span<const std::byte> bytes);
+
+// The bytes of the whole file, by its header: `start` holds that, or all of the file.
+int64_t npy_size(const NpySource& source, std::span<const std::byte> start);
 
 // What stands before the elements in a file of version 1.0; throws as write_npy().
 std::string npy_header(std::string_view op, DType dtype, const Shape& shape, int64_t bytes);

@@ -36,7 +36,8 @@ ZipHandle<zip_t> open_archive(const NpySource& source) {
   return archive;
 }
 
-// The whole entry, whose checksum the last read compares.
+// The whole entry, whose checksum the last read compares; of one that holds more than its header
+// says, little more than that.
 std::vector<std::byte> read_entry(const NpySource& source, zip_t* archive, zip_uint64_t index) {
   constexpr size_t kStep = 1 << 20;
   ZipHandle<zip_file_t> file(zip_fopen_index(archive, index, 0));
@@ -48,7 +49,7 @@ std::vector<std::byte> read_entry(const NpySource& source, zip_t* archive, zip_u
     const zip_int64_t got = zip_fread(file.get(), bytes.data() + filled, kStep);
     source.require(got >= 0, "is damaged: ", zip_file_strerror(file.get()));
     bytes.resize(filled + static_cast<size_t>(got));
-    if (got == 0) return bytes;
+    if (got == 0 || std::ssize(bytes) > npy_size(source, bytes)) return bytes;
   }
 }
 

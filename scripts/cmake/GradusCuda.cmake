@@ -1,5 +1,50 @@
 # Decides whether the CUDA backend is built and says why not, in one line, where it is not.
 
+# Sets CMAKE_CUDA_ARCHITECTURES to what the environment variable CUDAARCHS asks for, else to those of
+# the GPUs present that are of compute capability 8.0 or more, else to Ampere and Hopper (90a has its
+# warpgroup-wide products) with PTX for what comes later, as for GPUs that are newer than the toolkit.
+# Sets `reason` where all GPUs present are older.
+function(gradus_choose_architectures)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES)
+    return()
+  endif()
+  if(DEFINED ENV{CUDAARCHS})
+    set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS} CACHE STRING "CUDA architectures")
+    return()
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" PARENT_SCOPE)
+  find_program(NVIDIA_SMI nvidia-smi)
+  if(NOT NVIDIA_SMI)
+    return()
+  endif()
+  execute_process(COMMAND ${NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE gpus ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" gpus "${gpus}")
+  if(NOT gpus)
+    return()
+  endif()
+  execute_process(COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} --list-gpu-arch
+                  OUTPUT_VARIABLE known ERROR_QUIET)
+  set(chosen "")
+  foreach(gpu IN LISTS gpus)
+    string(REPLACE "." "" gpu ${gpu})
+    if(gpu LESS 80)
+      continue()
+    endif()
+    if(NOT known MATCHES "compute_${gpu}\n")
+      return()
+    endif()
+    string(REGEX REPLACE "^90$" "90a" gpu ${gpu})
+    list(APPEND chosen ${gpu})
+  endforeach()
+  list(REMOVE_DUPLICATES chosen)
+  if(chosen)
+    set(CMAKE_CUDA_ARCHITECTURES ${chosen} PARENT_SCOPE)
+  else()
+    set(reason "no GPU here is of compute capability 8.0 or more" PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(GRADUS_HAS_CUDA OFF)
 set(reason "")
 
@@ -8,32 +53,11 @@ if(NOT GRADUS_CUDA)
 elseif(GRADUS_SANITIZE)
   set(reason "the host sanitizers do not work with the CUDA driver")
 else()
-  # What CMAKE_CUDA_ARCHITECTURES or the environment variable CUDAARCHS asks for, else those of the
-  # GPUs present, else Ampere and Hopper (90a has its warpgroup-wide products) with PTX for what comes
-  # later.
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND DEFINED ENV{CUDAARCHS})
-    set(CMAKE_CUDA_ARCHITECTURES $ENV{CUDAARCHS} CACHE STRING "CUDA architectures")
-  elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    find_program(NVIDIA_SMI nvidia-smi)
-    set(gpus "")
-    if(NVIDIA_SMI)
-      execute_process(COMMAND ${NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
-                      OUTPUT_VARIABLE gpus ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-    endif()
-    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" gpus "${gpus}")
-    string(REPLACE "." "" gpus "${gpus}")
-    list(REMOVE_DUPLICATES gpus)
-    list(TRANSFORM gpus REPLACE "^90$" "90a")
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual")
-    if(gpus)
-      set(CMAKE_CUDA_ARCHITECTURES ${gpus})
-    endif()
-  endif()
-
   find_package(CUDAToolkit 12.5 QUIET)
   if(NOT CUDAToolkit_FOUND)
     set(reason "no CUDA toolkit >= 12.5 was found")
   else()
+    gradus_choose_architectures()
     # check_language() tries nvcc and the host compiler in a project of their own and never stops
     # this one. Both reach that project through the environment.
     if(NOT CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
@@ -54,7 +78,7 @@ else()
       include(CheckLanguage)
       check_language(CUDA)
     endif()
-    if(NOT CMAKE_CUDA_COMPILER)
+    if(NOT CMAKE_CUDA_COMPILER AND NOT reason)
       set(reason "${requested} does not accept the host compiler $ENV{CUDAHOSTCXX}")
     endif()
   endif()
