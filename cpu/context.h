@@ -32,7 +32,8 @@ class Cpu {
   void set_threads(int count);  // 1 to 256
 
   // Runs task(0) ... task(count - 1), each once, in any order and on any thread of the team. The
-  // first exception is thrown here after all have ended. Tasks must not start another parallel run.
+  // first exception is thrown here when all have ended that began; others may not run then. Tasks
+  // must not start another parallel run.
   void parallel(int64_t count, const std::function<void(int64_t)>& task);
 
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }

@@ -96,7 +96,7 @@ void backward_weight(Cpu& cpu, const Conv2dBackwardWeight& args) {
   using A = acc_t<T>;
   const Shape &x = args.x.shape, &dy = args.dy.shape;
   const MemoryFormat format = format_of(args.x, Conv2dBackwardWeight::name);
-  if (args.dw) {
+  if (args.dw && args.dw.numel() > 0) {
     const Groups groups(x[1], dy[1], args.groups);
     const WeightGradient<T> gradient{.images = x[0],
                                      .groups = groups.count,
@@ -119,11 +119,13 @@ void backward_weight(Cpu& cpu, const Conv2dBackwardWeight& args) {
 }  // namespace
 
 void run(Cpu& cpu, const Conv2dForward& args) {
+  if (args.y.numel() == 0) return;
   visit(Floating{}, args.dtype(),
         [&](auto type) { forward<typename decltype(type)::type>(cpu, args); });
 }
 
 void run(Cpu& cpu, const Conv2dBackwardInput& args) {
+  if (args.dx.numel() == 0) return;
   visit(Floating{}, args.dtype(),
         [&](auto type) { backward_input<typename decltype(type)::type>(cpu, args); });
 }

@@ -94,12 +94,7 @@ struct OuterBlock {
 template <class A, int P, int V>
 void outer_block(const OuterBlock<A>& g) {
   constexpr int n = kLanes<A>;
-  Vec<A> sum[P][V];
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[i][v] = load_vector(g.out + (i * V + v) * n);
-  }
+  Vec<A> sum[P][V] = {};
   for (int64_t p = 0; p < g.p; ++p) {
     const A* a = g.a + p * g.a_p;
     const A* b = g.b + p * g.b_p;
@@ -117,7 +112,10 @@ void outer_block(const OuterBlock<A>& g) {
 #pragma GCC unroll 16
   for (int i = 0; i < P; ++i) {
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) store_vector(g.out + (i * V + v) * n, sum[i][v]);
+    for (int v = 0; v < V; ++v) {
+      A* out = g.out + (i * V + v) * n;
+      store_vector(out, load_vector(out) + sum[i][v]);
+    }
   }
 }
 
@@ -126,9 +124,7 @@ void outer_block(const OuterBlock<A>& g) {
 template <class A, int P>
 void lane_outer_block(const OuterBlock<A>& g) {
   constexpr int n = kLanes<A>;
-  Vec<A> sum[P];
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) sum[i] = load_vector(g.out + i * n);
+  Vec<A> sum[P] = {};
   for (int64_t p = 0; p < g.p; ++p) {
     const A* a = g.a + p * g.a_p;
     const A* b = g.b + p * g.b_p;
@@ -139,7 +135,7 @@ void lane_outer_block(const OuterBlock<A>& g) {
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) store_vector(g.out + i * n, sum[i]);
+  for (int i = 0; i < P; ++i) store_vector(g.out + i * n, load_vector(g.out + i * n) + sum[i]);
 }
 
 template <class A>

@@ -127,8 +127,9 @@ void WindowedSum<T>::run(Cpu& cpu) const {
   constexpr int64_t kPatchBytes = 128 << 10;  // leaves room in a second-level cache for weights
   constexpr int64_t kTasks = 16;              // enough to share among a few threads
   if (h.outputs <= 0 || w.outputs <= 0 || images == 0) return;
-  const int64_t row_bytes = w.reach(w.outputs) * pitch() * static_cast<int64_t>(sizeof(A));
-  const int64_t halo = h.reach(1) * row_bytes;
+  const auto bounded = [](int64_t value) { return std::min<int64_t>(value, INT32_MAX); };
+  const int64_t row_bytes = bounded(w.reach(w.outputs) * pitch() * static_cast<int64_t>(sizeof(A)));
+  const int64_t halo = bounded(h.reach(1)) * row_bytes;
   int64_t rows =
       std::max<int64_t>(1, (kPatchBytes - halo) / std::max<int64_t>(1, h.step * row_bytes));
   const int64_t wanted = (kTasks + images * groups - 1) / (images * groups);
@@ -155,7 +156,7 @@ void WindowedSum<T>::run_task(Cpu& cpu, int64_t image, int64_t group, int64_t fi
   const auto x = image_view<const T>(in, format, group, groups);
   const Patch patch{h.low() + first_row * h.step, h.reach(rows), w.low(), w.reach(w.outputs)};
   const bool direct = reads_directly(first_row, rows);
-  const Workspace<A> scratch(cpu, direct ? 0 : patch.rows * patch.columns * pitch());
+  const Workspace<A> scratch(cpu, direct ? 0 : patch.rows, patch.columns, pitch());
   Source source{scratch.data(), patch.columns * pitch(), pitch()};
   if (direct) {
     if constexpr (std::is_same_v<T, A>) {

@@ -110,6 +110,7 @@ template <class T>
 void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end,
                                   A* part) const {
   constexpr int64_t kRowBytes = 32 << 10;  // of x and dy together: half of a first-level cache
+  constexpr int64_t kChain = 512;          // terms, or a row, that are added up one by one
   std::fill(part, part + part_size(), A(0));
   const auto x_view = image_view<const T>(x, format, group, groups);
   const auto dy_view = image_view<const T>(dy, format, group, groups);
@@ -120,7 +121,7 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
   const Patch pixels{0, h.outputs, 0, w.outputs};
   const Patch& patch = joins_columns() ? window : whole;
   const int64_t padded = padded_lanes<A>(lanes);
-  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows * patch.columns * x_pitch());
+  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows, patch.columns, x_pitch());
   const Workspace<A> dy_scratch(cpu, reads_dy ? 0 : h.outputs * w.outputs * padded);
   Image source{
       x_scratch.data(), patch.columns * x_pitch(), x_pitch(), patch.top, patch.top + patch.rows,
@@ -129,8 +130,9 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
   Image gradient{dy_scratch.data(), w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
   const int64_t row_bytes =
       (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
-  const int64_t rows = std::clamp<int64_t>(kRowBytes / std::max<int64_t>(1, row_bytes), 1,
-                                           std::max<int64_t>(1, h.outputs));
+  const int64_t most = std::min(kRowBytes / std::max<int64_t>(1, row_bytes),
+                                kChain / std::max<int64_t>(1, w.outputs));
+  const int64_t rows = std::clamp<int64_t>(most, 1, std::max<int64_t>(1, h.outputs));
   while (begin < end) {
     const int64_t n = begin / h.outputs, first = begin % h.outputs;
     const int64_t last = std::min(h.outputs, first + end - begin);
@@ -207,7 +209,10 @@ void WeightGradient<T>::add_tap(const Image& source, const Image& gradient, int6
   }
 }
 
-// Sum of consecutive values, in an order that does not depend on the instruction set's width.
+inline constexpr int64_t kBiasChain = 256;  // terms that are added up one by one
+
+// Sum of up to 16 kBiasChain consecutive values, in an order that does not depend on the
+// instruction set's width.
 template <class T>
 acc_t<T> sum_of(const T* from, int64_t count) {
   constexpr int64_t n = 16;
@@ -223,28 +228,38 @@ acc_t<T> sum_of(const T* from, int64_t count) {
   return lanes[0];
 }
 
-// dbias[k] = Σ over n, p, q of dy[n, k, p, q], image by image.
+// dbias[k] = Σ over n, p, q of dy[n, k, p, q], image by image; sums of chains are added in f64.
 template <class T>
 void bias_gradient(Cpu& cpu, const AnyView& dy, MemoryFormat format, acc_t<T>* dbias) {
   using A = acc_t<T>;
   const auto view = image_view<const T>(dy, format, 0, 1);
   const int64_t images = dy.shape[0], k = dy.shape[1], pixels = dy.shape[2] * dy.shape[3];
-  const Workspace<A> sums(cpu, images * k);
+  const Workspace<double> sums(cpu, images, k);
   cpu.parallel(images, [&](int64_t n) {
-    A* sum = sums.data() + n * k;
+    double* sum = sums.data() + n * k;
+    std::fill(sum, sum + k, 0.0);
     const T* from = view.at(n, 0, 0);
-    if (view.channels_last) {
-      std::fill(sum, sum + k, A(0));
-      for (int64_t i = 0; i < pixels; ++i, from += k) {
-        for (int64_t j = 0; j < k; ++j) sum[j] += static_cast<A>(from[j]);
+    if (!view.channels_last) {
+      constexpr int64_t kStep = 16 * kBiasChain;
+      for (int64_t j = 0; j < k; ++j) {
+        for (int64_t i = 0; i < pixels; i += kStep)
+          sum[j] += static_cast<double>(sum_of(from + j * pixels + i, std::min(kStep, pixels - i)));
       }
-    } else {
-      for (int64_t j = 0; j < k; ++j) sum[j] = sum_of(from + j * pixels, pixels);
+      return;
+    }
+    const Workspace<A> chain(cpu, k);
+    for (int64_t i = 0; i < pixels; i += kBiasChain) {
+      std::fill(chain.data(), chain.data() + k, A(0));
+      for (int64_t end = std::min(i + kBiasChain, pixels), at = i; at < end; ++at, from += k) {
+        for (int64_t j = 0; j < k; ++j) chain.data()[j] += static_cast<A>(from[j]);
+      }
+      for (int64_t j = 0; j < k; ++j) sum[j] += static_cast<double>(chain.data()[j]);
     }
   });
-  std::fill(dbias, dbias + k, A(0));
-  for (int64_t n = 0; n < images; ++n) {
-    for (int64_t j = 0; j < k; ++j) dbias[j] += sums.data()[n * k + j];
+  for (int64_t j = 0; j < k; ++j) {
+    double total = 0;
+    for (int64_t n = 0; n < images; ++n) total += sums.data()[n * k + j];
+    dbias[j] = static_cast<A>(total);
   }
 }
 

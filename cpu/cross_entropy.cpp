@@ -13,6 +13,7 @@ namespace {
 
 // Rows that are worked on together, one per lane.
 constexpr int64_t kRows = 64;
+constexpr int64_t kChain = 256;  // terms that are added up one by one
 
 template <class A>
 using Lanes = Eigen::Array<A, kRows, 1>;
@@ -59,11 +60,15 @@ RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_
   }
   Lanes<A> sum = Lanes<A>::Zero(), smooth = Lanes<A>::Zero();
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
-  for (int64_t k = 0; k < c; ++k) {  // 2 sum
-    auto z = tile.lanes(k);
-    z -= max;
-    sum += z.exp();
-    if (share != 0) smooth += share * weight_at<A>(args.weight, k) * z;
+  for (int64_t first = 0; first < c; first += kChain) {  // 2 sum
+    Lanes<A> chain = Lanes<A>::Zero(), smooth_chain = Lanes<A>::Zero();
+    for (int64_t k = first; k < std::min(first + kChain, c); ++k) {
+      auto z = tile.lanes(k);
+      z -= max;
+      chain += z.exp();
+      if (share != 0) smooth_chain += share * weight_at<A>(args.weight, k) * z;
+    }
+    sum += chain, smooth += smooth_chain;
   }
   const Lanes<A> log_sum = sum.log();
   const A rest = static_cast<A>(1 - args.label_smoothing);

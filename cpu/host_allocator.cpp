@@ -22,6 +22,8 @@ constexpr size_t kSmallestCached = size_t(-1);
 constexpr size_t kSmallestCached = size_t(128) << 10;  // from here on malloc asks the system, too
 #endif
 
+constexpr size_t kLargestAllocation = size_t(1) << 46;
+
 bool is_cached(size_t bytes) { return bytes >= kSmallestCached; }
 bool is_huge(size_t bytes) { return bytes >= kSmallestHuge; }
 
@@ -50,6 +52,9 @@ void system_free(void* data, size_t bytes) { ::operator delete(data, alignment_o
 HostAllocator::~HostAllocator() { empty_cache(); }
 
 void* HostAllocator::allocate(size_t bytes) {
+  if (bytes > kLargestAllocation) {  // sums of such sizes would overflow
+    fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes, " bytes on cpu");
+  }
   const size_t size = block_size(bytes);
   const std::lock_guard lock(mutex_);
   const int64_t in_use = stats_.bytes_in_use + static_cast<int64_t>(size);

@@ -2,12 +2,16 @@
 // are rows.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "cpu/exp.h"
 
 namespace gradus::GRADUS_ISA {
+
+// Terms that are added up one by one.
+inline constexpr int64_t kChain = 256;
 
 template <class A>
 inline constexpr A kBelowAll = -std::numeric_limits<A>::infinity();
@@ -66,13 +70,18 @@ inline void forward_sets(const T* x, T* y, int64_t c, int64_t inner,
       return load(x + k * inner + v * n, lanes) - max[v];
     }
   };
-  for (int64_t k = 0; k < c; ++k) {  // 2 sum
-    for (int v = 0; v < V; ++v) {
-      const Lanes<A> e = exp_lanes<A>(shifted(k, v));
-      sum[v] += e;
-      if constexpr (kHeld) __builtin_prefetch(x + k * inner + (V + v) * n);
-      if constexpr (kHeld && !kLog) store(held + (k * V + v) * n, e);
+  for (int64_t first = 0; first < c; first += kChain) {  // 2 sum
+    Lanes<A> chain[V];
+    for (int v = 0; v < V; ++v) chain[v] = Lanes<A>{};
+    for (int64_t k = first; k < std::min(first + kChain, c); ++k) {
+      for (int v = 0; v < V; ++v) {
+        const Lanes<A> e = exp_lanes<A>(shifted(k, v));
+        chain[v] += e;
+        if constexpr (kHeld) __builtin_prefetch(x + k * inner + (V + v) * n);
+        if constexpr (kHeld && !kLog) store(held + (k * V + v) * n, e);
+      }
     }
+    for (int v = 0; v < V; ++v) sum[v] += chain[v];
   }
   for (int v = 0; v < V; ++v) sum[v] = kLog ? log_lanes<A>(sum[v]) : A(1) / sum[v];
   for (int64_t k = 0; k < c; ++k) {  // 3 write
@@ -99,19 +108,24 @@ inline void backward_sets(const T* y, const T* dy, T* dx, int64_t c, int64_t inn
   [[maybe_unused]] A* const held_dy = held + (kHeld ? c * V * n : 0);
   Lanes<A> sum[V];
   for (int v = 0; v < V; ++v) sum[v] = Lanes<A>{};
-  for (int64_t k = 0; k < c; ++k) {  // 1 sum
-    for (int v = 0; v < V; ++v) {
-      const int64_t at = k * inner + v * n;
-      const Lanes<A> d = load(dy + at, lanes);
-      if constexpr (kHeld) {
-        const Lanes<A> value = load(y + at, lanes);
-        store(held + (k * V + v) * n, value);
-        store(held_dy + (k * V + v) * n, d);
-        sum[v] += kLog ? d : d * value;
-      } else {
-        sum[v] += kLog ? d : d * load(y + at, lanes);
+  for (int64_t first = 0; first < c; first += kChain) {  // 1 sum
+    Lanes<A> chain[V];
+    for (int v = 0; v < V; ++v) chain[v] = Lanes<A>{};
+    for (int64_t k = first; k < std::min(first + kChain, c); ++k) {
+      for (int v = 0; v < V; ++v) {
+        const int64_t at = k * inner + v * n;
+        const Lanes<A> d = load(dy + at, lanes);
+        if constexpr (kHeld) {
+          const Lanes<A> value = load(y + at, lanes);
+          store(held + (k * V + v) * n, value);
+          store(held_dy + (k * V + v) * n, d);
+          chain[v] += kLog ? d : d * value;
+        } else {
+          chain[v] += kLog ? d : d * load(y + at, lanes);
+        }
       }
     }
+    for (int v = 0; v < V; ++v) sum[v] += chain[v];
   }
   for (int64_t k = 0; k < c; ++k) {  // 2 write
     for (int v = 0; v < V; ++v) {

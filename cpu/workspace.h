@@ -8,7 +8,9 @@ namespace gradus::GRADUS_ISA {
 template <class A>
 class Workspace {
  public:
-  Workspace(Cpu& cpu, int64_t count) : cpu_(cpu), bytes_(static_cast<size_t>(count) * sizeof(A)) {
+  // Room for as many elements as the product of the extents, none of which is negative.
+  template <class... Extents>
+  explicit Workspace(Cpu& cpu, Extents... extents) : cpu_(cpu), bytes_(bytes_of(extents...)) {
     if (bytes_ != 0) data_ = static_cast<A*>(cpu.allocator()->allocate(bytes_));
   }
   ~Workspace() {
@@ -20,6 +22,15 @@ class Workspace {
   A* data() const { return data_; }
 
  private:
+  // Where they overflow, more than any allocator has.
+  template <class... Extents>
+  static size_t bytes_of(Extents... extents) {
+    size_t bytes = sizeof(A);
+    bool overflow = false;
+    ((overflow |= __builtin_mul_overflow(bytes, static_cast<size_t>(extents), &bytes)), ...);
+    return overflow ? size_t(-1) : bytes;
+  }
+
   Cpu& cpu_;
   size_t bytes_;
   A* data_ = nullptr;

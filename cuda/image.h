@@ -39,7 +39,7 @@ struct Image {
  private:
   static int extent(int64_t value) {
     if (value >= (1 << 28)) {
-      fail(ErrorCode::unsupported, "cuda", "images of at most 2^28 pixels a side, got ", value);
+      fail(ErrorCode::unsupported, "cuda", "images of fewer than 2^28 pixels a side, got ", value);
     }
     return static_cast<int>(value);
   }

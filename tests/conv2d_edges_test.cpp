@@ -40,6 +40,39 @@ TEST_P(Conv2dEdges, D055_NothingToAddUp) {
   }
 }
 
+// 2^40 groups of no channels take no time; as many channels as wrap to those of x are others.
+TEST_P(Conv2dEdges, ManyGroupsOfNothing) {
+  const Tensor x = ones({1, 0, 3, 3}, DType::f32), w = ones({0, 0, 1, 1}, DType::f32);
+  EXPECT_EQ(conv2d(x, w, {}, {.groups = int64_t{1} << 40}).shape(), (Shape{1, 0, 3, 3}));
+  EXPECT_ERROR(conv2d(x, ones({0, 4, 1, 1}, DType::f32), {}, {.groups = int64_t{1} << 62}),
+               ErrorCode::invalid_argument, "reads 4");
+}
+
+// The CPU copies a window's whole input: where that has no size, no memory is taken for less.
+TEST(Conv2dEdgesCpu, WindowsBeyondTheMemory) {
+  const Tensor x = Tensor::ones({1, 1, 3, 3}), w = Tensor::ones({1, 1, 3, 3});
+  for (const int64_t distance : {(int64_t{1} << 31) - 1, int64_t{1} << 30}) {
+    EXPECT_ERROR(conv2d(x, w, {}, {.padding = distance, .dilation = distance}),
+                 ErrorCode::out_of_memory, "out of memory: asked for ");
+  }
+}
+
+// Equal terms show what is lost of each.
+TEST(Conv2dEdgesCpu, D004_LongSumsKeepTheirDigits) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = Tensor::ones({1, 1, 512, 512}, {.format = format});
+    const Tensor w = Tensor::ones({8, 1, 1, 1}).set_requires_grad(true);
+    const Tensor bias = Tensor::zeros({8}).set_requires_grad(true);
+    Tensor dy = Tensor::empty({1, 8, 512, 512}, {.format = format});
+    dy.fill_(0.1);
+    conv2d(x, w, bias).backward(dy);
+    const double want = 512 * 512 * static_cast<double>(0.1f);
+    for (const Tensor& grad : {w.grad(), bias.grad()}) {
+      for (const double sum : values(grad)) EXPECT_NEAR(sum / want, 1, 5e-6) << to_string(format);
+    }
+  }
+}
+
 // Taps so far apart that only the middle one meets x. The CPU has memory for the padding.
 TEST_P(Conv2dEdges, D054_WindowsOfAnyWidth) {
   const bool on_gpu = GetParam() == kCuda;

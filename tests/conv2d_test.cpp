@@ -265,8 +265,8 @@ TEST_P(Conv2dFaults, D056_DepthwiseStride) {
 TEST_P(Conv2d, RefusesWhatDoesNotFit) {
   const Tensor x = ones({2, 6, 5, 5}), w = ones({4, 3, 3, 3});
   const auto code = ErrorCode::invalid_argument;
-  EXPECT_ERROR(conv2d(x, w), code, "conv2d: x f32[2,6,5,5]@", "has 6 channels, but w f32[4,3,3,3]@",
-               "with groups 1 reads 3");
+  EXPECT_ERROR(conv2d(x, w), code, "conv2d: x f32[2,6,5,5]@", "has 6 channels per group of 1",
+               "but w f32[4,3,3,3]@", "reads 3");
   EXPECT_ERROR(conv2d(x, w, {}, {.groups = 4}), code, "groups 4 must divide the channels",
                "f32[2,6,5,5]", "f32[4,3,3,3]");
   EXPECT_ERROR(conv2d(x, w, {}, {.groups = 0}), code, "groups must be positive, got 0");

@@ -125,6 +125,15 @@ GRADUS_ON_BOTH_DEVICES(D069_WeightsSmoothingAndIgnoredTogether) {
   EXPECT_EQ(guard.damage(), "");
 }
 
+// 1 and many terms of 0.1: what each of these loses shows.
+TEST(CrossEntropyFaultsCpu, D004_LongSumsKeepTheirDigits) {
+  const int64_t c = 50257;
+  Values x(static_cast<size_t>(c), std::log(0.1));
+  x[0] = 0;
+  const Tensor loss = cross_entropy(logits_of(x, {1, c}, DType::f32, kCpu), labels_of({0}, kCpu));
+  EXPECT_NEAR(loss.item<double>(), std::log(1 + 0.1 * static_cast<double>(c - 1)), 5e-6);
+}
+
 // Reduction none, then sum: the upstream gradient is one element with stride 0.
 GRADUS_ON_BOTH_DEVICES(D070_BroadcastUpstream) {
   const Values want = {-0.334759, 0.244728, 0.0900306, 0.106507, -0.213014,

@@ -304,6 +304,8 @@ TEST_P(MaxPool2d, RefusesWhatDoesNotFit) {
                "max_pool2d: expected x [n, c, h, w] or [c, h, w], floating, got f32[2,2]@");
   EXPECT_ERROR(max_pool2d(x.to(DType::u8), {{2, 2}, {1, 1}}), code, "u8[1,1,2,2]");
   EXPECT_ERROR(max_pool2d(x, {{2, 2}, {0, 1}}), code, "stride must be positive, got 0x1");
+  EXPECT_ERROR(max_pool2d(x, {{65536, 65536}, {1, 1}, {32768, 32768}}), code,
+               "kernel 65536x65536 has more than 2^31 - 1 elements");
   // Both elements of the window lie beside the only column.
   EXPECT_ERROR(max_pool2d(ones({1, 1, 1, 1}), {{1, 2}, {1, 1}, {0, 1}, {1, 2}}), code,
                "covers nothing but the padding of f32[1,1,1,1]@");

@@ -84,6 +84,8 @@ TEST_P(NormTerms, OfLayerNormAddUp) {
     const auto terms =
         layer_norm_terms(tensor(x, dtype), tensor(dy, dtype), scale, saved.mean, saved.rstd);
     expect_sum(terms, ref::layer_norm_backward(x, 2, gamma, dy, kEps).dx, dtype, 10);
+    const Tensor none = tensor(x, dtype).slice(0, 0, 0), no_rows = saved.rstd.slice(0, 0, 0);
+    EXPECT_EQ(layer_norm_terms(none, none, scale, no_rows, no_rows).direct.shape(), none.shape());
   }
 }
 

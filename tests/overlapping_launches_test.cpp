@@ -155,7 +155,7 @@ TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
   }
 }
 
-// What does not fit L2 has kernels of its own; ReLU's overlap in 16 bits.
+// What does not fit L2 has kernels of its own.
 const Layer kLargeLayers[] = {
     {"Relu", [](const Tensor& x,
                 const Given&) { return relu(x.detach().set_requires_grad(true)).detach(); }},

@@ -360,6 +360,7 @@ TEST(GeneratorCuda, ReplayedStepsDrawAnew) {
 TEST(Random, Errors) {
   const auto invalid = ErrorCode::invalid_argument;
   EXPECT_ERROR(rand({2}, {.dtype = DType::i64}), invalid, "rand: expected a floating dtype", "i64");
+  EXPECT_ERROR(rand({2}, {}, nullptr, -3e38, 3e38), invalid, "of a finite distance");
   EXPECT_ERROR(randn({2}, {.dtype = DType::u8}), invalid, "randn", "u8");
   EXPECT_ERROR(randn({2}, {}, nullptr, 0, -1), invalid, "std must not be negative", "-1");
   EXPECT_ERROR(rand({2}, {}, nullptr, 1, 0), invalid, "low <= high", "1 and 0");

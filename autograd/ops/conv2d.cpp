@@ -34,8 +34,8 @@ void check_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, int64_t 
   check(groups > 0, op, "groups must be positive, got ", groups);
   check(x.size(1) % groups == 0 && w.size(0) % groups == 0, op, "groups ", groups,
         " must divide the channels of x and of y, got x ", x, " and w ", w);
-  check(x.size(1) == w.size(1) * groups, op, "x ", x, " has ", x.size(1), " channels, but w ", w,
-        " with groups ", groups, " reads ", w.size(1) * groups);
+  check(x.size(1) / groups == w.size(1), op, "x ", x, " has ", x.size(1) / groups,
+        " channels per group of ", groups, ", but w ", w, " reads ", w.size(1));
   check(w.device() == x.device(), op, "all tensors must be on one device, got x ", x, " and w ", w);
   if (!bias.defined()) return;
   const DType acc = acc_dtype(x.dtype());

@@ -36,6 +36,8 @@ void check_max_pool2d(const Tensor& x, const Window& window) {
         "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
   check_window(window, x.size(2), x.size(3), op);
   check_pool_padding(window, op);
+  check(window.kernel[0] * window.kernel[1] <= INT32_MAX, op, "kernel ", window.kernel[0], "x",
+        window.kernel[1], " has more than 2^31 - 1 elements");
 }
 
 Tensor empty_index(const Tensor& y, const Window& window) {

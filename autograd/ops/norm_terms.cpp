@@ -55,7 +55,8 @@ NormTerms row_terms(const Tensor& x, const Tensor& dy, const Tensor& gamma, cons
                     const Tensor& rstd, std::string_view op) {
   const NoGradGuard no_grad;
   check_inputs(x, dy, rstd, 1, op);
-  const int64_t rows = rstd.numel(), d = rows == 0 ? 0 : x.numel() / rows;
+  const int64_t rows = rstd.numel(), none = gamma.defined() ? gamma.numel() : 0;
+  const int64_t d = rows == 0 ? none : x.numel() / rows;
   check(rows * d == x.numel(), op, "rstd must have one value per row of ", x, ", got ", rstd);
   check_count(mean, rows, "mean", x, op);
   check_count(gamma, d, "gamma", x, op);
