@@ -22,7 +22,7 @@ constexpr size_t kSmallestCached = size_t(-1);
 constexpr size_t kSmallestCached = size_t(128) << 10;  // from here on malloc asks the system, too
 #endif
 
-constexpr size_t kLargestAllocation = size_t(1) << 46;
+constexpr size_t kLargestAllocation = size_t(1) << 46;  // sums of larger ones would overflow
 
 bool is_cached(size_t bytes) { return bytes >= kSmallestCached; }
 bool is_huge(size_t bytes) { return bytes >= kSmallestHuge; }
@@ -47,16 +47,20 @@ void* system_allocate(size_t bytes) {
 
 void system_free(void* data, size_t bytes) { ::operator delete(data, alignment_of(bytes)); }
 
+[[noreturn]] void refuse(size_t bytes, int64_t in_use) {
+  fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes, " bytes on cpu, holding ",
+       in_use, ", and ", sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
+       sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " are free");
+}
+
 }  // namespace
 
 HostAllocator::~HostAllocator() { empty_cache(); }
 
 void* HostAllocator::allocate(size_t bytes) {
-  if (bytes > kLargestAllocation) {  // sums of such sizes would overflow
-    fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes, " bytes on cpu");
-  }
-  const size_t size = block_size(bytes);
   const std::lock_guard lock(mutex_);
+  if (bytes > kLargestAllocation) refuse(bytes, stats_.bytes_in_use);
+  const size_t size = block_size(bytes);
   const int64_t in_use = stats_.bytes_in_use + static_cast<int64_t>(size);
   const int64_t peak = std::max(stats_.peak_bytes_in_use, in_use);
   void* data = nullptr;
@@ -72,12 +76,7 @@ void* HostAllocator::allocate(size_t bytes) {
       release_until(0);
       data = system_allocate(size);
     }
-    if (data == nullptr) {
-      fail(ErrorCode::out_of_memory, "out of memory", "asked for ", bytes,
-           " bytes on cpu, holding ", stats_.bytes_in_use, ", and ",
-           sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " of ",
-           sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE), " are free");
-    }
+    if (data == nullptr) refuse(bytes, stats_.bytes_in_use);
     ++stats_.system_allocations;
   }
   stats_.bytes_in_use = in_use;
