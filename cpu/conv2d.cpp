@@ -1,4 +1,5 @@
 #include "core/ops/conv2d.h"
+#include "core/ops/sum.h"
 
 #include "cpu/conv2d_sum.h"
 #include "cpu/conv2d_weight.h"
@@ -95,25 +96,27 @@ template <class T>
 void backward_weight(Cpu& cpu, const Conv2dBackwardWeight& args) {
   using A = acc_t<T>;
   const Shape &x = args.x.shape, &dy = args.dy.shape;
-  const MemoryFormat format = format_of(args.x, Conv2dBackwardWeight::name);
-  if (args.dw && args.dw.numel() > 0) {
-    const Groups groups(x[1], dy[1], args.groups);
-    const WeightGradient<T> gradient{.images = x[0],
-                                     .groups = groups.count,
-                                     .h = forward_axis(args.window, 0, x[2], dy[2]),
-                                     .w = forward_axis(args.window, 1, x[3], dy[3]),
-                                     .x = args.x,
-                                     .dy = args.dy,
-                                     .format = format,
-                                     .depth = x[1] / args.groups,
-                                     .lanes = groups.outputs,
-                                     .depthwise = groups.depthwise};
-    if (args.dw.dtype == args.x.dtype)
-      gradient.run(cpu, args.dw.as<T>());
-    else
-      gradient.run(cpu, args.dw.as<A>());
-  }
-  if (args.dbias) bias_gradient<T>(cpu, args.dy, format, args.dbias.as<A>());
+  const Groups groups(x[1], dy[1], args.groups);
+  const WeightGradient<T> gradient{.images = x[0],
+                                   .groups = groups.count,
+                                   .h = forward_axis(args.window, 0, x[2], dy[2]),
+                                   .w = forward_axis(args.window, 1, x[3], dy[3]),
+                                   .x = args.x,
+                                   .dy = args.dy,
+                                   .format = format_of(args.x, Conv2dBackwardWeight::name),
+                                   .depth = x[1] / args.groups,
+                                   .lanes = groups.outputs,
+                                   .depthwise = groups.depthwise};
+  if (args.dw.dtype == args.x.dtype)
+    gradient.run(cpu, args.dw.as<T>());
+  else
+    gradient.run(cpu, args.dw.as<A>());
+}
+
+void bias_gradient(Cpu& cpu, const AnyView& dy, AnyView dbias) {
+  dbias.shape = {1, dy.shape[1], 1, 1};
+  dbias.strides = strides_of(dbias.shape);
+  gradus::run(cpu, Sum{.x = dy, .y = dbias});
 }
 
 }  // namespace
@@ -131,8 +134,11 @@ void run(Cpu& cpu, const Conv2dBackwardInput& args) {
 }
 
 void run(Cpu& cpu, const Conv2dBackwardWeight& args) {
-  visit(Floating{}, args.dtype(),
-        [&](auto type) { backward_weight<typename decltype(type)::type>(cpu, args); });
+  if (args.dw && args.dw.numel() > 0) {
+    visit(Floating{}, args.dtype(),
+          [&](auto type) { backward_weight<typename decltype(type)::type>(cpu, args); });
+  }
+  if (args.dbias) bias_gradient(cpu, args.dy, args.dbias);
 }
 
 }  // namespace gradus::GRADUS_ISA

@@ -177,7 +177,6 @@ TEST(ConvHaloPlan, LeavesHugeDilations) {
   }
 }
 
-// The input of such a tile has more pixels than 32 or 64 bits can count.
 // Of cards with less than Hopper's 227 KB: 163 and 99.
 TEST(ConvHaloPlan, FitsTheSharedMemoryOfTheCard) {
   int halo = 0, smaller = 0, first = 0;
@@ -213,6 +212,7 @@ TEST(ConvHaloPlan, FitsTheSharedMemoryOfTheCard) {
   EXPECT_GE(first, 60);
 }
 
+// The input of such a tile has more pixels than 32 or 64 bits can count.
 TEST(ConvHaloPlan, FirstLayersLeaveHugeWindows) {
   constexpr int64_t kMost = (int64_t{1} << 31) - 1;
   for (const Kind kind : {Kind::forward, Kind::weight}) {

@@ -46,9 +46,8 @@ void check_image(const Tensor& x, std::string_view op) {
 
 // One window, as a plain mean, which sums in parallel. In the format of x.
 Tensor mean_of_images(const Tensor& x) {
-  const Tensor y = mean(x, {2, 3});
-  if (x.options().format == MemoryFormat::contiguous)
-    return y.reshape({x.size(0), x.size(1), 1, 1});
+  const Tensor y = mean(x, {2, 3}, true);
+  if (x.options().format == MemoryFormat::contiguous) return y;
   return y.reshape({x.size(0), 1, 1, x.size(1)}).transpose(1, 3);
 }
 

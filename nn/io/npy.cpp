@@ -231,29 +231,31 @@ std::string tuple_text(const Shape& shape) {
   return text + (shape.rank() == 1 ? ",)" : ")");
 }
 
+int64_t payload_bytes(const NpySource& source, const NpyArray& array) {
+  const auto bytes = byte_count(array.shape, size_of(array.dtype));
+  source.require(bytes.has_value(), "the size of ", array.dtype, array.shape,
+                 " does not fit 63 bits");
+  return *bytes;
+}
+
 }  // namespace
 
 int64_t npy_size(const NpySource& source, std::span<const std::byte> start) {
   Cursor cursor(start);
   const NpyArray array = HeaderParser(source, read_header(source, cursor)).parse();
-  const auto needed = byte_count(array.shape, size_of(array.dtype));
+  const int64_t payload = payload_bytes(source, array);
   const int64_t header = std::ssize(start) - cursor.remaining();
-  int64_t size = 0;
-  const bool fits = needed.has_value() && !__builtin_add_overflow(header, *needed, &size);
-  source.require(fits, "the size of ", array.dtype, array.shape, " does not fit 63 bits");
-  return size;
+  return payload > INT64_MAX - header ? INT64_MAX : header + payload;
 }
 
 NpyArray parse_npy(const NpySource& source, std::span<const std::byte> bytes) {
   Cursor cursor(bytes);
   HeaderParser parser(source, read_header(source, cursor));
   NpyArray array = parser.parse();
-  const std::string what = concat(array.dtype, array.shape);
-  const auto needed = byte_count(array.shape, size_of(array.dtype));
-  source.require(needed.has_value(), "the size of ", what, " does not fit 63 bits");
-  source.require(cursor.remaining() == *needed,
-                 cursor.remaining() < *needed ? "truncated: " : "oversized: ", what, " needs ",
-                 *needed, " bytes of data, has ", cursor.remaining());
+  const int64_t needed = payload_bytes(source, array);
+  source.require(cursor.remaining() == needed,
+                 cursor.remaining() < needed ? "truncated: " : "oversized: ", array.dtype,
+                 array.shape, " needs ", needed, " bytes of data, has ", cursor.remaining());
   const std::span<const std::byte> data = cursor.rest();
   array.bytes = parser.is_fortran() && array.shape.rank() > 1
                     ? row_major(array.shape, static_cast<size_t>(size_of(array.dtype)), data)

@@ -30,7 +30,8 @@ struct NpySource {
 // The array of a whole npy file; throws as read_npy().
 NpyArray parse_npy(const NpySource& source, std::span<const std::byte> bytes);
 
-// The bytes of the whole file, by its header: `start` holds that, or all of the file.
+// The bytes of the whole file, by its header: `start` holds that, or all of the file. At most
+// INT64_MAX.
 int64_t npy_size(const NpySource& source, std::span<const std::byte> start);
 
 // What stands before the elements in a file of version 1.0; throws as write_npy().

@@ -43,13 +43,16 @@ std::vector<std::byte> read_entry(const NpySource& source, zip_t* archive, zip_u
   ZipHandle<zip_file_t> file(zip_fopen_index(archive, index, 0));
   source.require(file != nullptr, "cannot be opened: ", zip_strerror(archive));
   std::vector<std::byte> bytes;
+  int64_t whole = 0;
   for (;;) {
     const size_t filled = bytes.size();
     bytes.resize(filled + kStep);
     const zip_int64_t got = zip_fread(file.get(), bytes.data() + filled, kStep);
     source.require(got >= 0, "is damaged: ", zip_file_strerror(file.get()));
     bytes.resize(filled + static_cast<size_t>(got));
-    if (got == 0 || std::ssize(bytes) > npy_size(source, bytes)) return bytes;
+    if (got == 0) return bytes;
+    if (filled == 0) whole = npy_size(source, bytes);
+    if (std::ssize(bytes) > whole) return bytes;
   }
 }
 
