@@ -114,7 +114,7 @@ void run_way(Cuda& cuda, const ConvWay& way, WgradCall call) {
     dy_room = copy_channels_last(cuda, call.dtype, read.dy);
   }
   run_path(cuda, way.path, read);
-  if (call.dbias && !conv_folds_bias(way.path, call.dtype)) bias_grad(cuda, call, call.dbias);
+  if (call.dbias && !conv_folds_bias(way.path, call.dtype)) bias_grad(cuda, call);
 }
 
 // The way that the table in place has for the call, or else the static one.
@@ -130,13 +130,22 @@ ConvWay choose_way(Cuda& cuda, const Call& call, bool bias) {
                               [&](size_t i) { run_way(cuda, ways[i], call); })];
 }
 
-// The kernels count pixels and taps in 32 bits.
-void check_extents(const Window& window, const Image& x, std::string_view op) {
+// The kernels count pixels, the elements of a filter and channels, which they fill up to packs, in
+// 32 bits.
+void check_extents(const Window& window, const Image& x, const Image& y, int64_t groups,
+                   std::string_view op) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const Pair padded{x.h + 2 * window.padding[0], x.w + 2 * window.padding[1]};
-  if (padded[0] < kMost && padded[1] < kMost) return;
-  fail(ErrorCode::unsupported, op, "padded input ", padded[0], "x", padded[1],
-       " is too large for CUDA: extents must be below ", kMost);
+  if (padded[0] >= kMost || padded[1] >= kMost) {
+    fail(ErrorCode::unsupported, op, "padded input ", padded[0], "x", padded[1],
+         " is too large for CUDA: extents must be below ", kMost);
+  }
+  const int64_t channels = round_up(std::max(x.channels, y.channels) / groups, 8);
+  if (window.kernel[0] * window.kernel[1] >= kMost / channels || groups >= kMost / channels) {
+    fail(ErrorCode::unsupported, op, "filters of ", window.kernel[0], "x", window.kernel[1],
+         " over ", channels, " channels in ", groups,
+         " groups are too large for CUDA: elements and ", "channels must be below ", kMost);
+  }
 }
 
 ConvCard card_of(const Cuda& cuda) {
@@ -144,7 +153,8 @@ ConvCard card_of(const Cuda& cuda) {
 }
 
 void gather_conv(Cuda& cuda, GatherCall call, std::string_view op) {
-  check_extents(call.window, call.backward ? call.out : call.in, op);
+  check_extents(call.window, call.backward ? call.out : call.in, call.backward ? call.in : call.out,
+                call.groups, op);
   call.card = card_of(cuda);
   run_way(cuda, choose_way(cuda, call, static_cast<bool>(call.bias)), call);
 }
@@ -152,11 +162,11 @@ void gather_conv(Cuda& cuda, GatherCall call, std::string_view op) {
 // The sums of dbias have one order, whether dw is wanted or not: where the way of both folds dbias
 // into dw, dw is computed in either case, and dropped.
 void wgrad_conv(Cuda& cuda, WgradCall call, std::string_view op) {
-  check_extents(call.window, call.x, op);
+  check_extents(call.window, call.x, call.dy, call.groups, op);
   call.card = card_of(cuda);
   const ConvWay way = choose_way(cuda, call, static_cast<bool>(call.dbias));
   if (call.dw || conv_folds_bias(way.path, call.dtype)) return run_way(cuda, way, call);
-  bias_grad(cuda, call, call.dbias);
+  bias_grad(cuda, call);
 }
 
 void fill_with_bias(Cuda& cuda, const AnyView& y, AnyView bias) {
@@ -200,7 +210,7 @@ void run(Cuda& cuda, const Conv2dBackwardWeight& args) {
     return;
   }
   if (call.dw) run(cuda, Fill{.y = args.dw});
-  if (call.dbias) bias_grad(cuda, call, call.dbias);
+  if (call.dbias) bias_grad(cuda, call);
 }
 
 }  // namespace gradus

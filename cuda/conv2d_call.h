@@ -67,7 +67,6 @@ struct ConvCard {
 inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, const Image& x,
                                 const Image& y, const Window& window, int groups,
                                 const ConvCard& card) {
-  const bool ready = is_channels_last(x) && is_channels_last(y);
   return {kind,
           dtype,
           conv_math(dtype, tf32),
@@ -80,8 +79,7 @@ inline ConvProblem conv_problem(ConvProblem::Kind kind, DType dtype, bool tf32, 
           y.h,
           y.w,
           window,
-          ready,
-          !ready && x.numel() > 0 && y.numel() > 0,
+          is_channels_last(x) && is_channels_last(y),
           card.wgmma,
           card.shared};
 }
@@ -204,6 +202,6 @@ void wgrad_product(Cuda&, const WgradCall&);
 void wgrad_halo(Cuda&, const WgradCall&);
 void wgrad_gemm(Cuda&, const WgradCall&);
 // The gradient of the bias by a pass over dy, where the path does not fold it in.
-void bias_grad(Cuda&, const WgradCall&, const AnyView& dbias);
+void bias_grad(Cuda&, const WgradCall&);
 
 }  // namespace gradus

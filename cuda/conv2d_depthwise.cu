@@ -96,12 +96,10 @@ void wgrad_depthwise(Cuda& cuda, const WgradCall& call) {
   scratch.allocate(cuda);
   p.partials = static_cast<float*>(scratch.at(partials));
   if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
-  if (slices > 0) {
-    visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      call.window.stride[0] == 1 ? wgrad<T, 1>(cuda, plan, p) : wgrad<T, 2>(cuda, plan, p);
-    });
-  }
+  visit(DepthwiseTypes{}, call.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    call.window.stride[0] == 1 ? wgrad<T, 1>(cuda, plan, p) : wgrad<T, 2>(cuda, plan, p);
+  });
   // All channels are one row of the sums, tap by tap.
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, slices, 1, call.groups, call.groups, 9});

@@ -167,15 +167,13 @@ void wgrad_first(Cuda& cuda, const WgradCall& call) {
   scratch.allocate(cuda);
   p.out = scratch.at(partials);
   if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
-  if (slices > 0) {
-    visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
-      using T = typename decltype(type)::type;
-      constexpr int kChannels = decltype(channels)::value;
-      if (call.math() == ConvMath::f32) return wgrad_plain<kChannels>(cuda, p, slices);
-      p.k <= 32 ? wgrad_tensor<T, kChannels, 1>(cuda, p, slices)
-                : wgrad_tensor<T, kChannels, 2>(cuda, p, slices);
-    });
-  }
+  visit_first(call.dtype, call.x.channels, [&](auto type, auto channels) {
+    using T = typename decltype(type)::type;
+    constexpr int kChannels = decltype(channels)::value;
+    if (call.math() == ConvMath::f32) return wgrad_plain<kChannels>(cuda, p, slices);
+    p.k <= 32 ? wgrad_tensor<T, kChannels, 1>(cuda, p, slices)
+              : wgrad_tensor<T, kChannels, 2>(cuda, p, slices);
+  });
   sum_slices(cuda, call.dw.dtype,
              {.partials = p.out,
               .out = call.dw.data,

@@ -28,8 +28,7 @@ void gather_halo(Cuda& cuda, const GatherCall& call) {
 }
 
 void wgrad_halo(Cuda& cuda, const WgradCall& call) {
-  const ConvProblem problem = call.problem();
-  HaloWgradPlan plan = problem.n > 0 ? plan_halo_wgrad(problem) : HaloWgradPlan{};
+  HaloWgradPlan plan = plan_halo_wgrad(call.problem());
   HaloWgrad& p = plan.shape;
   p.x = call.x.data;
   p.dy = call.dy.data;
@@ -41,14 +40,12 @@ void wgrad_halo(Cuda& cuda, const WgradCall& call) {
   scratch.allocate(cuda);
   p.partials = scratch.at(partials);
   if (call.dbias) p.bias_sums = static_cast<float*>(scratch.at(bias_sums));
-  if (plan.slices > 0) {
-    visit_halo(call.dtype, plan.split, [&](auto type, auto split) {
-      launch_halo_wgrad<typename decltype(type)::type, decltype(split)::value>(cuda, plan);
-    });
-  }
+  visit_halo(call.dtype, plan.split, [&](auto type, auto split) {
+    launch_halo_wgrad<typename decltype(type)::type, decltype(split)::value>(cuda, plan);
+  });
   sum_slices(cuda, call.dw.dtype,
-             {p.partials, call.dw.data, plan.slices, call.dy.channels, call.c_per_group(),
-              plan.slices > 0 ? p.padded : call.c_per_group(), call.taps()});
+             {p.partials, call.dw.data, plan.slices, call.dy.channels, call.c_per_group(), p.padded,
+              call.taps()});
   if (call.dbias) sum_bias(cuda, call.dbias, p.bias_sums, plan.slices);
 }
 

@@ -338,7 +338,7 @@ inline bool conv_is_halo(const ConvProblem& problem) {
   if (problem.groups * (ceil_div(problem.c, 16) + ceil_div(problem.k, 16)) > 8192) return false;
   if (std::max(window.span(0), window.span(1)) > 1024) return false;
   if (problem.kind == ConvProblem::Kind::weight) {
-    return problem.k % vector == 0 && (problem.n == 0 || plan_halo_wgrad(problem).shared > 0);
+    return problem.k % vector == 0 && plan_halo_wgrad(problem).shared > 0;
   }
   return plan_halo_gather(problem).blocks > 0;
 }

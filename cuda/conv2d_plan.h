@@ -200,7 +200,7 @@ inline bool conv_folds_bias(ConvPath path, DType dtype) {
 // they are of gemm (which pads channels, too) and wgmma. Direct kernels read any layout.
 inline ConvWay plan_conv(const ConvProblem& problem) {
   const ConvPath path = plan_conv_path(problem);
-  if (!problem.copies || path != ConvPath::gemm) return {path};
+  if (problem.ready || path != ConvPath::gemm) return {path};
   ConvProblem ready = problem;
   ready.ready = true;
   const ConvPath behind = plan_conv_path(ready);

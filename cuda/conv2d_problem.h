@@ -31,9 +31,8 @@ struct ConvProblem {
   int64_t c = 0, h = 0, w = 0;  // of x, c per group
   int64_t k = 0, p = 0, q = 0;  // of y, k per group
   Window window;
-  bool ready = false;   // x and y are channels-last, both start at 16 bytes
-  bool copies = false;  // not ready, but could be made so by copies of x and y; nothing is empty
-  bool wgmma = false;   // the device has warpgroup-wide products
+  bool ready = false;            // x and y are channels-last, both start at 16 bytes
+  bool wgmma = false;            // the device has warpgroup-wide products
   int64_t shared = kMostShared;  // bytes that a block may have; less on other cards
 
   // The same of a block beside another on its multiprocessor.

@@ -135,7 +135,7 @@ inline std::vector<ConvWay> conv_ways_in_place(const ConvProblem& problem) {
 // All ways, the static choice first.
 inline std::vector<ConvWay> conv_ways(const ConvProblem& problem) {
   std::vector<ConvWay> ways = conv_ways_in_place(problem);
-  if (!problem.copies) return ways;
+  if (problem.ready) return ways;
   ConvProblem ready = problem;
   ready.ready = true;
   std::vector<ConvWay> behind;

@@ -21,21 +21,21 @@ void wgrad_direct(Cuda& cuda, const WgradCall& call) {
   const Chunks chunks = plan_conv_direct_sum(p.gather.out.pixels, lanes);
   const int64_t sums = chunks.count * p.k * p.columns;
   p.partials = cuda.workspace(static_cast<size_t>(sums * size_of(acc_dtype(call.dtype))));
-  if (chunks.count > 0) direct_wgrad(cuda, call.dtype, p, lanes, chunks);
+  direct_wgrad(cuda, call.dtype, p, lanes, chunks);
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, chunks.count, p.k, p.columns, p.columns, 1});
 }
 
-void bias_grad(Cuda& cuda, const WgradCall& call, const AnyView& dbias) {
+void bias_grad(Cuda& cuda, const WgradCall& call) {
   const Image& dy = call.dy;
   const int64_t c = dy.channels, pixels = dy.pixels();
   const AnyView values{.data = dy.data,
                        .dtype = call.dtype,
-                       .device = dbias.device,
+                       .device = call.dbias.device,
                        .given = true,
                        .shape = {dy.n, c, pixels},
                        .strides = {c * pixels, dy.channel_stride(), dy.pixel_stride()}};
-  AnyView sums = dbias;
+  AnyView sums = call.dbias;
   sums.shape = {1, c, 1};
   sums.strides = strides_of(sums.shape);
   run(cuda, Sum{.x = values, .y = sums});
@@ -69,21 +69,17 @@ void wgrad_gemm(Cuda& cuda, const WgradCall& call) {
   p.x = x_ready ? call.x.data : scratch.at(x);
   p.dy = dy_ready ? call.dy.data : scratch.at(dy);
 
-  if (plan.chunks.count > 0) {
-    if (!x_ready) {
-      to_pixel_major(cuda, call.dtype, call.x, call.groups, p.channels, scratch.at(x));
-    }
-    if (!dy_ready) {
-      to_pixel_major(cuda, call.dtype, call.dy, call.groups, p.dy_channels, scratch.at(dy));
-    }
-    visit(Floating{}, call.dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      if constexpr (!std::is_same_v<T, double>) {
-        if (tensor) return wgrad_gemm_tensor<T>(cuda, p, plan);
-      }
-      if constexpr (std::is_same_v<T, acc_t<T>>) wgrad_gemm_plain<T>(cuda, p, plan);
-    });
+  if (!x_ready) to_pixel_major(cuda, call.dtype, call.x, call.groups, p.channels, scratch.at(x));
+  if (!dy_ready) {
+    to_pixel_major(cuda, call.dtype, call.dy, call.groups, p.dy_channels, scratch.at(dy));
   }
+  visit(Floating{}, call.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (!std::is_same_v<T, double>) {
+      if (tensor) return wgrad_gemm_tensor<T>(cuda, p, plan);
+    }
+    if constexpr (std::is_same_v<T, acc_t<T>>) wgrad_gemm_plain<T>(cuda, p, plan);
+  });
   sum_slices(cuda, call.dw.dtype,
              {p.partials, call.dw.data, plan.chunks.count, int64_t{p.groups} * p.rows,
               call.c_per_group(), p.channels, call.taps()});

@@ -57,13 +57,22 @@ TEST(Conv2dEdgesCpu, WindowsBeyondTheMemory) {
   }
 }
 
+// What the kernels count in 32 bits with the channels filled up to packs.
+TEST(Conv2dEdgesCuda, FiltersTooLargeAreRefused) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const TensorOptions options{.dtype = DType::f16, .device = kCuda};
+  const Tensor x = Tensor::ones({1, 1, 1, 1 << 27}, options);
+  EXPECT_ERROR(conv2d(x, x, {}), ErrorCode::unsupported, "conv2d_forward: filters of 1x134217728");
+}
+
 // Equal terms show what is lost of each.
-TEST(Conv2dEdgesCpu, D004_LongSumsKeepTheirDigits) {
+TEST_P(Conv2dEdges, D004_LongSumsKeepTheirDigits) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = Tensor::ones({1, 1, 512, 512}, {.format = format});
-    const Tensor w = Tensor::ones({8, 1, 1, 1}).set_requires_grad(true);
-    const Tensor bias = Tensor::zeros({8}).set_requires_grad(true);
-    Tensor dy = Tensor::empty({1, 8, 512, 512}, {.format = format});
+    const TensorOptions options{.device = GetParam(), .format = format};
+    const Tensor x = Tensor::ones({1, 1, 512, 512}, options);
+    const Tensor w = ones({8, 1, 1, 1}, DType::f32).set_requires_grad(true);
+    const Tensor bias = ones({8}, DType::f32).set_requires_grad(true);
+    Tensor dy = Tensor::empty({1, 8, 512, 512}, options);
     dy.fill_(0.1);
     conv2d(x, w, bias).backward(dy);
     const double want = 512 * 512 * static_cast<double>(0.1f);

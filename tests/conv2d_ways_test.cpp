@@ -36,7 +36,6 @@ std::vector<ConvProblem> problems() {
         const auto add = [&](int64_t c, int64_t k, const Window& window, int64_t groups = 1) {
           list.push_back(problem(kind, mode.dtype, mode.math, c, k, 28, window, groups));
           list.back().ready = list.back().wgmma = fast;
-          list.back().copies = !fast;
         };
         for (const Window& window : {same, half, Window{.kernel = 1}}) {
           add(1, 32, window);
@@ -115,14 +114,14 @@ TEST(ConvWays, OfAnotherLayout) {
     return list;
   };
   ConvProblem p = problem(Kind::forward, DType::bf16, ConvMath::tensor, 32, 32, 28, same);
-  p.ready = false, p.copies = true;
+  p.ready = false;
   EXPECT_EQ(names(p),
             (std::vector<std::string>{
                 "shift behind copies", "halo behind copies", "halo, estimate 2 behind copies",
                 "halo, estimate 3 behind copies", "halo, estimate 4 behind copies", "gemm 128x32",
                 "gemm 64x64", "gemm 128x64", "gemm 128x128"}));
   p = problem(Kind::forward, DType::bf16, ConvMath::tensor, 1, 32, 28, same);
-  p.ready = false, p.copies = true;
+  p.ready = false;
   const std::vector<std::string> first = names(p);
   EXPECT_EQ(first.front(), "direct");
   EXPECT_EQ(first.back(), "first behind copies");

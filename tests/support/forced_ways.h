@@ -23,7 +23,6 @@ inline std::vector<ConvProblem> conv_problems(const ConvShapes& shapes, const Co
     ConvProblem problem = problem_of(kind, mode.dtype, x[0], w[1], w[0] / groups, {x[2], x[3]},
                                      {{w[2], w[3]}, stride, padding, dilation}, groups, math);
     problem.ready = format == MemoryFormat::channels_last;
-    problem.copies = !problem.ready;
     problem.wgmma = cuda().has_warpgroup_products();
     problems.push_back(problem);
   }
