@@ -4,7 +4,7 @@
 
 namespace gradus {
 
-void check_window(const Window& window, int64_t h, int64_t w, std::string_view op) {
+void check_window(const Window& window, int64_t h, int64_t w, std::string_view op, bool ceil_mode) {
   constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();  // products fit 63 bits
   const auto text = [](const Pair& pair) { return concat(pair[0], "x", pair[1]); };
   for (size_t i = 0; i < 2; ++i) {
@@ -19,8 +19,9 @@ void check_window(const Window& window, int64_t h, int64_t w, std::string_view o
   }
   const Pair padded{h + 2 * window.padding[0], w + 2 * window.padding[1]};
   const Pair span{window.span(0), window.span(1)};
-  check(padded[0] >= span[0] && padded[1] >= span[1], op, "padded input ", text(padded),
-        " is smaller than the dilated kernel ", text(span));
+  const Pair over = ceil_mode ? Pair{window.stride[0] - 1, window.stride[1] - 1} : Pair(0);
+  check(padded[0] + over[0] >= span[0] && padded[1] + over[1] >= span[1], op, "padded input ",
+        text(padded), " is smaller than the dilated kernel ", text(span));
 }
 
 void check_pool_padding(const Window& window, std::string_view op) {

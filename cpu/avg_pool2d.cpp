@@ -38,6 +38,66 @@ void add(const T* from, int64_t count, acc_t<T>* to) {
     store(to + i, load(to + i, lanes) + load(from + i, lanes), lanes);
   });
 }
+
+// Rows of sums in three steps, so that long ones keep their digits: the terms go to `part`, which
+// step() adds to the next row when it has had kChain of them.
+template <class A>
+class ChainedRow {
+ public:
+  static constexpr int64_t kChain = 256;
+
+  // terms: of a sum, at most.
+  ChainedRow(Cpu& cpu, int64_t width, int64_t terms, A* part)
+      : width_(width), part_(part), further_(cpu, terms > kChain ? 2 * width : 0) {
+    std::fill(part_, part_ + width, A(0));
+    if (further_.data() != nullptr) std::fill(middle(), total() + width, A(0));
+  }
+  A* part() const { return part_; }
+  void step(int64_t count) {
+    terms_ += count;
+    if (terms_ < kChain || further_.data() == nullptr) return;
+    move(part_, middle());
+    terms_ = 0;
+    if (++parts_ < kChain) return;
+    move(middle(), total());
+    parts_ = 0;
+  }
+  // All of it in part().
+  void finish() {
+    if (further_.data() == nullptr) return;
+    move(middle(), total());
+    add(total(), width_, part_);
+  }
+
+ private:
+  A* middle() const { return further_.data(); }
+  A* total() const { return further_.data() + width_; }
+  void move(A* from, A* to) const {
+    add(from, width_, to);
+    std::fill(from, from + width_, A(0));
+  }
+
+  int64_t width_, terms_ = 0, parts_ = 0;
+  A* part_;
+  Workspace<A> further_;
+};
+
+// Σ values, in halves down to chains.
+template <class A>
+A sum_values(const A* values, int64_t count);
+template <class A>
+__attribute__((noinline)) A sum_halves(const A* values, int64_t count) {
+  const int64_t half = count / 2;
+  return sum_values(values, half) + sum_values(values + half, count - half);
+}
+template <class A>
+inline A sum_values(const A* values, int64_t count) {
+  if (count > ChainedRow<A>::kChain) return sum_halves(values, count);
+  A sum(0);
+  for (int64_t i = 0; i < count; ++i) sum += values[i];
+  return sum;
+}
+
 template <class A>
 void divide(A* values, int64_t count, A divisor) {
   for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
@@ -71,61 +131,81 @@ class Divisors {
 
 // One row of y: the rows of its windows are added up first, then the columns of each window.
 template <class T>
-void average_row(const AvgGeometry& g, const T* plane, int64_t i, Divisors<acc_t<T>>& divisors,
-                 acc_t<T>* columns, acc_t<T>* means, T* y) {
+void average_row(Cpu& cpu, const AvgGeometry& g, const T* plane, int64_t i,
+                 Divisors<acc_t<T>>& divisors, acc_t<T>* columns, acc_t<T>* means, T* y) {
   using A = acc_t<T>;
   const int64_t row = g.x_row(), pixel = g.pixel(), count = g.windows.w.positions;
   const AvgAxis::Range rows = g.windows.h.window(i);
   const A* divisor = divisors.of(g, rows);
-  std::fill(columns, columns + row, A(0));
-  for (int64_t r = rows.begin; r < rows.end; ++r) add(plane + r * row, row, columns);
+  ChainedRow<A> of_rows(cpu, row, rows.size(), columns);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    add(plane + r * row, row, columns);
+    of_rows.step(1);
+  }
+  of_rows.finish();
   if (pixel == 1) {
     for (int64_t j = 0; j < count; ++j) {
       const AvgAxis::Range range = g.columns.data()[j];
-      A sum(0);
-      for (int64_t s = range.begin; s < range.end; ++s) sum += columns[s];
-      means[j] = sum;
+      means[j] = sum_values(columns + range.begin, range.size());
     }
     for (int64_t j = 0; j < count; ++j) means[j] /= divisor[j];
   } else {
-    std::fill(means, means + g.y_row(), A(0));
     for (int64_t j = 0; j < count; ++j) {
       const AvgAxis::Range range = g.columns.data()[j];
       A* to = means + j * pixel;
-      for (int64_t s = range.begin; s < range.end; ++s) add(columns + s * pixel, pixel, to);
+      ChainedRow<A> of_columns(cpu, pixel, range.size(), to);
+      for (int64_t s = range.begin; s < range.end; ++s) {
+        add(columns + s * pixel, pixel, to);
+        of_columns.step(1);
+      }
+      of_columns.finish();
       divide(to, pixel, divisor[j]);
     }
   }
   narrow(means, g.y_row(), y);
 }
 
+// To each column of the windows [first, end) its share.
+template <class A>
+void share_columns(const AvgGeometry& g, int64_t first, int64_t end, const A* shares, A* sums) {
+  const AvgAxis::Range* const columns = g.columns.data();
+  const int64_t pixel = g.pixel();
+  for (int64_t j = first; j < end && pixel == 1; ++j) {
+    for (int64_t s = columns[j].begin; s < columns[j].end; ++s) sums[s] += shares[j];
+  }
+  for (int64_t j = first; j < end && pixel != 1; ++j) {
+    for (int64_t s = columns[j].begin; s < columns[j].end; ++s)
+      add(shares + j * pixel, pixel, sums + s * pixel);
+  }
+}
+
 // One row of dx: every window that holds it gives each of its columns its share.
 template <class T>
-void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>& divisors,
-               acc_t<T>* shares, acc_t<T>* sums, T* dx) {
+void share_row(Cpu& cpu, const AvgGeometry& g, const T* dy, int64_t at,
+               Divisors<acc_t<T>>& divisors, acc_t<T>* shares, acc_t<T>* sums, T* dx) {
   using A = acc_t<T>;
   const int64_t pixel = g.pixel(), count = g.windows.w.positions;
-  std::fill(sums, sums + g.x_row(), A(0));
+  const AvgAxis& w = g.windows.w;
   const AvgAxis::Range holders = g.windows.h.holders(at);
+  const int64_t overlap = w.adaptive ? w.positions / w.extent + 2 : w.kernel / w.stride + 1;
+  constexpr int64_t kChain = ChainedRow<A>::kChain;
+  ChainedRow<A> of_windows(cpu, g.x_row(), holders.size() * std::min(overlap, count), sums);
   for (int64_t i = holders.begin; i < holders.end; ++i) {
     const A* divisor = divisors.of(g, g.windows.h.window(i));
     std::fill(shares, shares + g.y_row(), A(0));
     add(dy + i * g.y_row(), g.y_row(), shares);
     if (pixel == 1) {
       for (int64_t j = 0; j < count; ++j) shares[j] /= divisor[j];
-      for (int64_t j = 0; j < count; ++j) {
-        const AvgAxis::Range range = g.columns.data()[j];
-        for (int64_t s = range.begin; s < range.end; ++s) sums[s] += shares[j];
-      }
     } else {
-      for (int64_t j = 0; j < count; ++j) {
-        const AvgAxis::Range range = g.columns.data()[j];
-        divide(shares + j * pixel, pixel, divisor[j]);
-        for (int64_t s = range.begin; s < range.end; ++s)
-          add(shares + j * pixel, pixel, sums + s * pixel);
-      }
+      for (int64_t j = 0; j < count; ++j) divide(shares + j * pixel, pixel, divisor[j]);
+    }
+    for (int64_t first = 0; first < count; first += kChain) {
+      const int64_t end = std::min(first + kChain, count);
+      share_columns(g, first, end, shares, sums);
+      of_windows.step(std::min(overlap, end - first));
     }
   }
+  of_windows.finish();
   narrow(sums, g.x_row(), dx);
 }
 
@@ -144,7 +224,7 @@ void run(Cpu& cpu, const AvgPool2dForward& args) {
       const Workspace<acc_t<T>> columns(cpu, g.x_row()), means(cpu, g.y_row());
       Divisors<acc_t<T>> divisors(cpu, g);
       for (int64_t line = begin; line < end; ++line) {
-        average_row(g, x + line / p * plane, line % p, divisors, columns.data(), means.data(),
+        average_row(cpu, g, x + line / p * plane, line % p, divisors, columns.data(), means.data(),
                     y + line * g.y_row());
       }
     });
@@ -164,7 +244,7 @@ void run(Cpu& cpu, const AvgPool2dBackward& args) {
       const Workspace<acc_t<T>> shares(cpu, g.y_row()), sums(cpu, g.x_row());
       Divisors<acc_t<T>> divisors(cpu, g);
       for (int64_t line = begin; line < end; ++line) {
-        share_row(g, dy + line / h * plane, line % h, divisors, shares.data(), sums.data(),
+        share_row(cpu, g, dy + line / h * plane, line % h, divisors, shares.data(), sums.data(),
                   dx + line * g.x_row());
       }
     });

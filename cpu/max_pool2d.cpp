@@ -1,5 +1,6 @@
 #include "core/ops/max_pool2d.h"
 
+#include <array>
 #include <limits>
 #include <type_traits>
 
@@ -215,9 +216,11 @@ void pool_row(const Geometry& g, const T* x, int64_t pi, int64_t to,
     std::fill(best, best + count, -std::numeric_limits<acc_t<T>>::infinity());
     for (int64_t i = 0; i < count; ++i)
       taps[i] = static_cast<Tap<T>>(r0 * s_count + g.first_tap(1, first + i));
+    // What meets x of the last window and of the first.
+    const int64_t s0 = g.first_tap(1, first + count - 1), s1 = g.end_tap(1, first);
     for (int64_t r = r0; r < r1; ++r) {
       const T* row = x + (g.start(0, pi) + r * g.window.dilation[0]) * g.x[2];
-      for (int64_t s = 0; s < s_count; ++s) {
+      for (int64_t s = s0; s < s1; ++s) {
         const Span span(g, s, first, count);
         if (span.begin >= span.end) continue;
         compete(row + g.start(1, span.begin) + s * g.window.dilation[1], g.window.stride[1],
@@ -254,16 +257,20 @@ void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& ou
 template <class T, class Index>
 void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t hi,
                      acc_t<T>* sum) {
-  const int64_t stride = g.window.stride[0];
+  const int64_t stride = g.window.stride[0], dilation = g.window.dilation[0];
   std::fill(sum, sum + g.w * g.c, acc_t<T>(0));
-  for (int64_t r = 0; r < g.taps(0); ++r) {
-    const int64_t start = hi + g.window.padding[0] - r * g.window.dilation[0];
-    if (start < 0 || start % stride != 0 || start / stride >= g.p) continue;
+  // The taps by which the first window and those before the last can meet the row.
+  const int64_t below_first = hi + g.window.padding[0],
+                below_last = below_first - (g.p - 1) * stride;
+  const int64_t r0 = below_last <= 0 ? 0 : (below_last + dilation - 1) / dilation;
+  const int64_t r1 = std::min(g.taps(0), below_first / dilation + 1);
+  for (int64_t r = r0; r < r1; ++r) {
+    const int64_t start = below_first - r * dilation;
+    if (start % stride != 0) continue;
     int64_t at = start / stride * g.y[2];
     for (int64_t qi = 0; qi < g.q; ++qi, at += g.c) {
-      for (int64_t s = 0; s < g.taps(1); ++s) {
+      for (int64_t s = g.first_tap(1, qi); s < g.end_tap(1, qi); ++s) {
         const int64_t wi = g.start(1, qi) + s * g.window.dilation[1];
-        if (wi < 0 || wi >= g.w) continue;
         const auto tap = static_cast<Index>(r * g.taps(1) + s);
         acc_t<T>* to = sum + wi * g.c;
         for (int64_t j = 0; j < g.c; ++j) {
@@ -275,9 +282,26 @@ void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t
   }
 }
 
+// Where the taps of a window lie in a contiguous plane, from the first on: a table for as many as
+// one byte tells apart.
+class TapOffsets {
+ public:
+  explicit TapOffsets(const Geometry& g)
+      : taps_(g.taps(1)), row_(g.window.dilation[0] * g.w), column_(g.window.dilation[1]) {
+    const int64_t most = std::min<int64_t>(std::ssize(near_), g.taps(0) * g.taps(1));
+    for (int32_t tap = 0; tap < most; ++tap) near_[static_cast<size_t>(tap)] = (*this)[tap];
+  }
+  int64_t operator[](uint8_t tap) const { return near_[tap]; }
+  int64_t operator[](int32_t tap) const { return tap / taps_ * row_ + tap % taps_ * column_; }
+
+ private:
+  int64_t taps_, row_, column_;
+  std::array<int64_t, 256> near_;
+};
+
 // One plane of dx in acc_t: [h, w]; every window adds to the element it took.
 template <class T, class Index>
-void gradient_plane(const Geometry& g, const T* dy, const Index* index, const int64_t* offsets,
+void gradient_plane(const Geometry& g, const T* dy, const Index* index, const TapOffsets& offsets,
                     acc_t<T>* sum) {
   std::fill(sum, sum + g.h * g.w, acc_t<T>(0));
   for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
@@ -291,11 +315,7 @@ void gradient_plane(const Geometry& g, const T* dy, const Index* index, const in
 template <class T, class Index>
 void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* dx) {
   using A = acc_t<T>;
-  const Workspace<int64_t> offsets(cpu, g.taps(0) * g.taps(1));  // of each tap within a plane
-  for (int64_t tap = 0; tap < g.taps(0) * g.taps(1); ++tap) {
-    offsets.data()[tap] =
-        tap / g.taps(1) * g.window.dilation[0] * g.w + tap % g.taps(1) * g.window.dilation[1];
-  }
+  const TapOffsets offsets(g);
   // A line is what one step writes: a row of an image (channels-last) or a plane.
   const int64_t line = g.channels_last ? g.w * g.c : g.h * g.w;
   const int64_t lines = g.channels_last ? g.h : g.c;  // of one image
@@ -311,7 +331,7 @@ void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* d
                      if (g.channels_last)
                        gradient_pixels(g, dy + from, index + from, i % lines, sum);
                      else
-                       gradient_plane(g, dy + from, index + from, offsets.data(), sum);
+                       gradient_plane(g, dy + from, index + from, offsets, sum);
                      if constexpr (!std::is_same_v<T, A>) {
                        for (int64_t j = 0; j < line; ++j) to[j] = static_cast<T>(sum[j]);
                      }

@@ -2,8 +2,6 @@
 // channels, others one by one.
 #include "core/ops/avg_pool2d.h"
 
-#include <cstdlib>
-
 #include "cuda/avg_pool2d_pairs.h"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/vector.cuh"
@@ -62,10 +60,43 @@ __device__ __forceinline__ AvgPlace<I> place_of(const AvgPlan<I>& p, I index) {
   return place;
 }
 
+// A sum per channel in three steps, so that long ones keep their digits: the terms go to `part`,
+// which step() adds to the next when it has had kChain of them.
+template <class A, int N>
+struct ChainedSum {
+  static constexpr int kChain = 256;
+  A part[N] = {}, middle[N] = {}, total[N] = {};
+  int terms = 0, parts = 0;
+
+  // After `count` more terms, at most kChain.
+  __device__ __forceinline__ void step(int count) {
+    terms += count;
+    if (terms < kChain) return;
+    move(part, middle);
+    terms = 0;
+    if (++parts < kChain) return;
+    move(middle, total);
+    parts = 0;
+  }
+  __device__ __forceinline__ void finish() {
+    move(part, middle);
+    move(middle, total);
+  }
+
+ private:
+  __device__ __forceinline__ static void move(A (&from)[N], A (&to)[N]) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      to[e] += from[e];
+      from[e] = A(0);
+    }
+  }
+};
+
 // math:  y = (sum of the window) / divisor
 // grid:  1-D; one thread per PerThread channels of an output pixel
 // bytes: x once (again per overlap, from caches), y once
-// order: row-major within the window
+// order: row-major within the window, in chains
 template <class T, int PerThread, class I>
 __global__ void __launch_bounds__(kThreads)
     avg_pool2d_forward(const __grid_constant__ AvgPlan<I> p, const T* x, T* y) {
@@ -76,25 +107,31 @@ __global__ void __launch_bounds__(kThreads)
   const auto rows = p.windows.h.window(place.i, p.h_positions);
   const auto columns = p.windows.w.window(place.j, p.w_positions);
   const T* from = x + place.offset(p.x, rows.begin, columns.begin);
-  A sums[PerThread] = {};
+  using Sum = ChainedSum<A, PerThread>;
+  Sum sum;
   for (I r = rows.begin; r < rows.end; ++r, from += p.x[2]) {
+    for (I first = 0; first < columns.size(); first += Sum::kChain) {
+      const I end = min(columns.size(), first + Sum::kChain);
 #pragma unroll 4
-    for (I s = 0; s < columns.size(); ++s) {
-      const auto values = load_pack<PerThread>(from + s * p.x[3]);
+      for (I s = first; s < end; ++s) {
+        const auto values = load_pack<PerThread>(from + s * p.x[3]);
 #pragma unroll
-      for (int e = 0; e < PerThread; ++e) sums[e] += static_cast<A>(values[e]);
+        for (int e = 0; e < PerThread; ++e) sum.part[e] += static_cast<A>(values[e]);
+      }
+      sum.step(static_cast<int>(end - first));
     }
   }
+  sum.finish();
   const A divisor = static_cast<A>(p.windows.divisor_of(rows, columns));
 #pragma unroll
-  for (int e = 0; e < PerThread; ++e) sums[e] /= divisor;
-  store_pack(y + place.offset(p.y, place.i, place.j), narrow_pack<T>(sums));
+  for (int e = 0; e < PerThread; ++e) sum.total[e] /= divisor;
+  store_pack(y + place.offset(p.y, place.i, place.j), narrow_pack<T>(sum.total));
 }
 
 // math:  dx = Σ over the windows that hold the element of dy / divisor
 // grid:  1-D; one thread per PerThread channels of an input pixel; each element is written once
 // bytes: dy once (again per element of a window, from caches), dx once
-// order: windows in row-major order
+// order: windows in row-major order, in chains
 template <class T, int PerThread, class I>
 __global__ void __launch_bounds__(kThreads)
     avg_pool2d_backward(const __grid_constant__ AvgPlan<I> p, const T* dy, T* dx) {
@@ -104,19 +141,25 @@ __global__ void __launch_bounds__(kThreads)
   const auto place = place_of<PerThread>(p, static_cast<I>(thread));
   const auto down = p.windows.h.holders(place.i, p.h_step);
   const auto along = p.windows.w.holders(place.j, p.w_step);
-  A sums[PerThread] = {};
+  using Sum = ChainedSum<A, PerThread>;
+  Sum sum;
   for (I i = down.begin; i < down.end; ++i) {
     const auto rows = p.windows.h.window(i, p.h_positions);
     const T* from = dy + place.offset(p.y, i, 0);
-    for (I j = along.begin; j < along.end; ++j) {
-      const auto columns = p.windows.w.window(j, p.w_positions);
-      const A share = A(1) / static_cast<A>(p.windows.divisor_of(rows, columns));
-      const auto values = load_pack<PerThread>(from + j * p.y[3]);
+    for (I first = along.begin; first < along.end; first += Sum::kChain) {
+      const I end = min(along.end, first + Sum::kChain);
+      for (I j = first; j < end; ++j) {
+        const auto columns = p.windows.w.window(j, p.w_positions);
+        const A share = A(1) / static_cast<A>(p.windows.divisor_of(rows, columns));
+        const auto values = load_pack<PerThread>(from + j * p.y[3]);
 #pragma unroll
-      for (int e = 0; e < PerThread; ++e) sums[e] += static_cast<A>(values[e]) * share;
+        for (int e = 0; e < PerThread; ++e) sum.part[e] += static_cast<A>(values[e]) * share;
+      }
+      sum.step(static_cast<int>(end - first));
     }
   }
-  store_pack(dx + place.offset(p.x, place.i, place.j), narrow_pack<T>(sums));
+  sum.finish();
+  store_pack(dx + place.offset(p.x, place.i, place.j), narrow_pack<T>(sum.total));
 }
 
 template <class I>
@@ -131,8 +174,8 @@ AvgAxisOf<I> narrow_axis(const AvgAxis& axis) {
 
 // Whether int32_t holds every product of AvgAxis and every offset.
 bool fits_32_bits(const AvgWindows& windows, const Image& x, const Image& y) {
-  bool fits =
-      x.numel() <= INT32_MAX && y.numel() <= INT32_MAX && std::abs(windows.divisor) <= INT32_MAX;
+  bool fits = x.numel() <= INT32_MAX && y.numel() <= INT32_MAX && windows.divisor <= INT32_MAX &&
+              windows.divisor >= INT32_MIN;
   for (const AvgAxis& axis : {windows.h, windows.w}) {
     for (const int64_t number :
          {axis.extent, axis.positions, axis.kernel, axis.stride, axis.padding})

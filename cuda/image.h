@@ -17,7 +17,7 @@ struct Image {
   Image(const AnyView& view, MemoryFormat format)
       : data(view.data),
         n(view.shape[0]),
-        channels(view.shape[1]),
+        channels(checked_channels(view.shape[1])),
         h(extent(view.shape[2])),
         w(extent(view.shape[3])),
         pixel_major(format == MemoryFormat::channels_last || channels == 1 || pixels() == 1) {}
@@ -37,6 +37,10 @@ struct Image {
   }
 
  private:
+  static int64_t checked_channels(int64_t value) {
+    if (value <= INT32_MAX) return value;
+    fail(ErrorCode::unsupported, "cuda", "images of fewer than 2^31 channels, got ", value);
+  }
   static int extent(int64_t value) {
     if (value >= (1 << 28)) {
       fail(ErrorCode::unsupported, "cuda", "images of fewer than 2^28 pixels a side, got ", value);

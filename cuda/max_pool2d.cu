@@ -31,6 +31,19 @@ struct Best {
   }
 };
 
+// The taps of a window along one axis that meet x: first, ..., end - 1.
+struct TapsInside {
+  int first, end;
+  __device__ __forceinline__ TapsInside(const PoolAxis& axis, int start) {
+    const auto steps = [&](int distance) {  // the fewest that go as far
+      const int up = distance + axis.dilation - 1;
+      return static_cast<int>(axis.by_dilation.quotient(static_cast<uint32_t>(up)));
+    };
+    first = start >= 0 ? 0 : steps(-start);
+    end = min(steps(axis.extent - start), axis.kernel);
+  }
+};
+
 // math    y = max of the window, index = r·S + s of the first maximum, or of the first NaN
 // grid    one thread per PerThread channels of an output pixel
 // bytes   x once (overlaps from caches), y and index once
@@ -44,11 +57,11 @@ __global__ void __launch_bounds__(kThreads)
   const PoolItem item = pool_item<PerThread>(p, thread);
   const T* plane = x + item.n * p.x.n + item.channel * p.x.c;
   const int top = item.i * p.h.stride - p.h.padding, left = item.j * p.w.stride - p.w.padding;
-  const auto is_inside = [&](int h, int w) {
-    return h >= 0 && h < p.h.extent && w >= 0 && w < p.w.extent;
-  };
   Best<T, PerThread> best;
   if constexpr (Side > 0) {
+    const auto is_inside = [&](int h, int w) {
+      return h >= 0 && h < p.h.extent && w >= 0 && w < p.w.extent;
+    };
     Pack<T, PerThread> taps[Side * Side];
 #pragma unroll
     for (int tap = 0; tap < Side * Side; ++tap) {
@@ -61,11 +74,12 @@ __global__ void __launch_bounds__(kThreads)
       if (is_inside(h, w)) best.compete(taps[tap], tap);
     }
   } else {
-    for (int r = 0; r < p.h.kernel; ++r) {
-      for (int s = 0; s < p.w.kernel; ++s) {
-        const int h = top + r * p.h.dilation, w = left + s * p.w.dilation;
-        if (!is_inside(h, w)) continue;
-        best.compete(load_pack<PerThread>(plane + h * p.x.h + w * p.x.w), r * p.w.kernel + s);
+    const TapsInside rows(p.h, top), columns(p.w, left);
+    for (int r = rows.first; r < rows.end; ++r) {
+      const T* row = plane + (top + r * p.h.dilation) * p.x.h;
+      for (int s = columns.first; s < columns.end; ++s) {
+        const int w = left + s * p.w.dilation;
+        best.compete(load_pack<PerThread>(row + w * p.x.w), r * p.w.kernel + s);
       }
     }
   }
@@ -163,15 +177,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Sums of the axis's numbers stay below 2^31, for extents are below 2^28 and the padding is at most
+// half the kernel: a stride beyond kMostStride has one position, and one tap has any dilation.
 PoolAxis pool_axis(const Window& window, size_t i, int extent, int positions) {
+  constexpr int64_t kMostStride = (int64_t{1} << 30) + (1 << 28);
   PoolAxis axis;
   axis.extent = extent;
   axis.positions = positions;
   axis.kernel = static_cast<int>(window.kernel[i]);
-  axis.stride = static_cast<int>(window.stride[i]);
+  axis.stride = static_cast<int>(std::min(window.stride[i], kMostStride));
   axis.padding = static_cast<int>(window.padding[i]);
-  axis.dilation = static_cast<int>(window.dilation[i]);
+  axis.dilation = axis.kernel == 1 ? 1 : static_cast<int>(window.dilation[i]);
   axis.by_stride = FastDivisor(static_cast<uint32_t>(axis.stride));
+  axis.by_dilation = FastDivisor(static_cast<uint32_t>(axis.dilation));
   return axis;
 }
 

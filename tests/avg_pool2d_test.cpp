@@ -47,6 +47,28 @@ class AvgPool2dFaults : public AvgPool2d {};
 GRADUS_ON_EACH_DEVICE(AvgPool2d);
 GRADUS_ON_EACH_DEVICE(AvgPool2dFaults);
 
+// Equal terms show what is lost of each.
+TEST_P(AvgPool2dFaults, D004_LongSumsKeepTheirDigits) {
+  const auto full = [&](const Shape& shape, MemoryFormat format) {
+    Tensor x = Tensor::empty(shape, {.device = GetParam(), .format = format});
+    return x.fill_(0.1).set_requires_grad(true);
+  };
+  for (const MemoryFormat format : kFormats) {
+    for (const Shape& shape :
+         {Shape{1, 1, 1024, 1024}, Shape{1, 8, 700, 500}, Shape{1, 1, 1, 1 << 20}}) {
+      const Tensor y =
+          avg_pool2d(full(shape, format), {.kernel_size = {shape[2], shape[3]}, .padding = 0});
+      for (const double mean : y.to_vector<double>()) {
+        EXPECT_NEAR(mean, 0.1F, 1e-6) << concat(shape, format);
+      }
+    }
+    const Tensor x = full({1, 1, 1, 5999}, format);
+    const Tensor y = avg_pool2d(x, {.kernel_size = {1, 3000}, .stride = Pair(1)});
+    y.backward(full(y.shape(), format).detach());
+    EXPECT_NEAR(x.grad().to_vector<double>()[2999], 0.1F, 2e-7) << concat(format);
+  }
+}
+
 TEST_P(AvgPool2dFaults, D058_OverhangIsNotPadding) {
   for (const bool include : {true, false}) {
     expect_row({2, 4, 6, 8, 10},
@@ -61,6 +83,18 @@ TEST_P(AvgPool2dFaults, D059_OverhangBesidePadding) {
   expect_row({3, 6, 9, 12, 15, 18}, options, {3, 9, 15, 9}, {});
   options.count_include_pad = false;
   expect_row({3, 6, 9, 12, 15, 18}, options, {4.5, 9, 15, 18}, {});
+}
+
+// PyTorch's ceil mode has a window even where x is smaller than it.
+TEST_P(AvgPool2d, CeilModeTakesImagesSmallerThanTheWindow) {
+  expect_row({2, 4}, {.kernel_size = {2, 3}, .stride = Pair(2), .ceil_mode = true}, {3},
+             {0.5, 0.5});
+  expect_row({2, 4, 6, 8, 10}, {.kernel_size = 2, .ceil_mode = true}, {3, 7, 10},
+             {0.5, 0.5, 0.5, 0.5, 1});
+  expect_row({2}, {.kernel_size = 2, .ceil_mode = true}, {2}, {1});
+  EXPECT_ERROR(avg_pool2d(tensor({1, 1, 1, 1}, {2}),
+                          {.kernel_size = 3, .stride = Pair(2), .ceil_mode = true}),
+               ErrorCode::invalid_argument, "padded input 1x1 is smaller");
 }
 
 TEST_P(AvgPool2d, DivisorReplacesEveryCount) {

@@ -258,6 +258,40 @@ TEST_P(MaxPool2d, LargeWindow) {
   EXPECT_EQ(values(a.grad())[0], 0);
 }
 
+// Nearly all of a window lies in the padding: only its other taps are looked at.
+TEST_P(MaxPool2d, HugeWindow) {
+  const Window window{{20001, 20001}, {1, 1}, {10000, 10000}};
+  for (const MemoryFormat format : kFormats) {
+    const Tensor x = tensor({1, 2, 3, 2}, {1, 5, 3, 2, 4, 0, 1, 2, 3, 4, 6, 5}, DType::f64, format);
+    const Tensor y = max_pool2d(x, window);
+    EXPECT_EQ(values(y), (Values{5, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6}));
+    y.backward(ones(y.shape(), DType::f64));
+    EXPECT_EQ(values(x.grad()), (Values{0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0}));
+  }
+}
+
+// PyTorch's ceil mode has a window even where x is smaller than it.
+TEST_P(MaxPool2d, CeilModeTakesImagesSmallerThanTheWindow) {
+  const auto expect_row = [&](const Values& row, const Window& window, const Values& want,
+                              const Values& want_dx) {
+    for (const DType dtype : kDTypes) {
+      for (const MemoryFormat format : kFormats) {
+        SCOPED_TRACE(concat(dtype, " ", format, " ", row.size()));
+        const Tensor x = tensor({1, 1, 1, std::ssize(row)}, row, dtype, format);
+        const Tensor y = max_pool2d(x, window, true);
+        EXPECT_EQ(values(y), want);
+        y.backward(ones(y.shape(), dtype));
+        EXPECT_EQ(values(x.grad()), want_dx);
+      }
+    }
+  };
+  expect_row({2, 4}, {{2, 3}, 2}, {4}, {0, 1});
+  expect_row({2, 4, 8, 6, 10}, {2, 2}, {4, 8, 10}, {0, 1, 1, 0, 1});
+  expect_row({2}, {2, 2}, {2}, {1});
+  EXPECT_ERROR(max_pool2d(ones({1, 1, 1, 1}), {3, 2}, true), ErrorCode::invalid_argument,
+               "padded input 1x1 is smaller");
+}
+
 TEST_P(MaxPool2d, WithoutHistoryAndEmptyBatch) {
   const Tensor x = tensor({1, 1, 2, 2}, {1, 4, 2, 3});
   {

@@ -60,7 +60,7 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
   check_image(x, op);
   const Pair stride = options.stride.value_or(options.kernel_size);
   const Window window{.kernel = options.kernel_size, .stride = stride, .padding = options.padding};
-  check_window(window, x.size(2), x.size(3), op);
+  check_window(window, x.size(2), x.size(3), op, options.ceil_mode);
   check_pool_padding(window, op);
   check(options.divisor_override != int64_t(0), op, "divisor_override must not be 0");
   const auto axis = [&](int i) {

@@ -22,6 +22,8 @@ struct MaxPool2dNode final : Node {
 bool covers_input(const Window& window, int axis, int64_t extent, int64_t positions) {
   const size_t i = static_cast<size_t>(axis);
   const int64_t dilation = window.dilation[i];
+  // Every window begins before the end of x and ends behind its begin.
+  if (extent > 0 && (dilation <= extent || window.kernel[i] == 1)) return true;
   for (int64_t p = 0; p < positions; ++p) {
     const int64_t start = p * window.stride[i] - window.padding[i];
     const int64_t first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
@@ -30,11 +32,11 @@ bool covers_input(const Window& window, int axis, int64_t extent, int64_t positi
   return true;
 }
 
-void check_max_pool2d(const Tensor& x, const Window& window) {
+void check_max_pool2d(const Tensor& x, const Window& window, bool ceil_mode) {
   constexpr std::string_view op = "max_pool2d";
   check(x.rank() == 4 && is_floating(x.dtype()), op,
         "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
-  check_window(window, x.size(2), x.size(3), op);
+  check_window(window, x.size(2), x.size(3), op, ceil_mode);
   check_pool_padding(window, op);
   check(window.kernel[0] * window.kernel[1] <= INT32_MAX, op, "kernel ", window.kernel[0], "x",
         window.kernel[1], " has more than 2^31 - 1 elements");
@@ -54,7 +56,7 @@ Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
   if (x_given.rank() == 3) {
     return max_pool2d(x_given.unsqueeze(0), window, ceil_mode).squeeze(0);
   }
-  check_max_pool2d(x_given, window);
+  check_max_pool2d(x_given, window, ceil_mode);
   const int64_t p = window.pooled_positions(0, x_given.size(2), ceil_mode);
   const int64_t q = window.pooled_positions(1, x_given.size(3), ceil_mode);
   check(covers_input(window, 0, x_given.size(2), p) && covers_input(window, 1, x_given.size(3), q),

@@ -6,7 +6,7 @@
 //   h(p,r)         = p·stride_h - pad_h + r·dil_h,  w(q,s) = q·stride_w - pad_w + s·dil_w
 //
 // Of equal elements the first in row-major order is taken; a NaN wins over every number, padding
-// never.
+// never. Every window holds an element of x.
 // Formula: https://pytorch.org/docs/stable/generated/torch.nn.MaxPool2d.html
 #pragma once
 

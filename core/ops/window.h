@@ -41,17 +41,19 @@ struct Window {
   // in the right padding.
   int64_t pooled_positions(int axis, int64_t extent, bool ceil_mode) const {
     const size_t i = static_cast<size_t>(axis);
-    const int64_t floored = positions(axis, extent);
+    if (!ceil_mode) return positions(axis, extent);
     const int64_t rest = extent + 2 * padding[i] - span(axis);
-    const bool overhangs = rest % stride[i] != 0;
-    const bool starts_inside = floored * stride[i] < extent + padding[i];
-    return ceil_mode && overhangs && starts_inside ? floored + 1 : floored;
+    const int64_t ceiled = (rest + stride[i] - 1) / stride[i] + 1;
+    const bool starts_inside = (ceiled - 1) * stride[i] < extent + padding[i];
+    return starts_inside ? ceiled : ceiled - 1;
   }
 };
 
 // Throws invalid_argument naming `op` unless every number makes sense and the window fits the
-// padded input of h x w: "padded input 2x2 is smaller than the dilated kernel 3x3".
-void check_window(const Window& window, int64_t h, int64_t w, std::string_view op);
+// padded input of h x w, in ceil mode when it overhangs by less than its stride: "padded input 2x2
+// is smaller than the dilated kernel 3x3".
+void check_window(const Window& window, int64_t h, int64_t w, std::string_view op,
+                  bool ceil_mode = false);
 // Throws unless the padding is at most half the kernel, as pooling needs.
 void check_pool_padding(const Window& window, std::string_view op);
 

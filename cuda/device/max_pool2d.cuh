@@ -10,7 +10,7 @@ struct PoolAxis {
   int extent = 1;     // of x
   int positions = 1;  // of y
   int kernel = 1, stride = 1, padding = 0, dilation = 1;
-  FastDivisor by_stride;
+  FastDivisor by_stride, by_dilation;
 };
 
 struct Pool {
