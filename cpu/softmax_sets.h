@@ -145,23 +145,38 @@ inline void backward_sets(const T* y, const T* dy, T* dx, int64_t c, int64_t inn
 
 // ---- a set of c neighbours ---------------------------------------------------------------------
 
+// Σ terms(first, count, sums) over runs of c neighbours, whose four sums are of kChain vectors
+// each.
+template <class A, class Terms>
+inline A sum_runs(int64_t c, const Terms& terms) {
+  constexpr int64_t kRun = 4 * kChain * kLaneCount<A>;
+  Lanes<A> total{};
+  for (int64_t first = 0; first < c; first += kRun) {
+    Lanes<A> sums[4] = {};
+    terms(first, std::min(kRun, c - first), sums);
+    total += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+  return sum_lanes<A>(total);
+}
+
 // held: [c] for the exponentials (y itself where it is in acc_t), or null.
 template <bool kLog, class T>
 inline void forward_row(const T* x, T* y, int64_t c, acc_t<T>* held) {
   using A = acc_t<T>;
-  Lanes<A> maxima[4], sums[4] = {};
+  Lanes<A> maxima[4];
   for (Lanes<A>& max : maxima) max = splat<A>(kBelowAll<A>);
   for_each_lanes<A>(c, [&](int64_t i, auto lanes, int k) {  // 1 max
     maxima[k] = larger<A>(or_below_all<A>(load(x + i, lanes), lanes), maxima[k]);
   });
   const A max =
       max_lanes<A>(larger<A>(larger<A>(maxima[0], maxima[1]), larger<A>(maxima[2], maxima[3])));
-  for_each_lanes<A>(c, [&](int64_t i, auto lanes, int k) {  // 2 sum
-    const Lanes<A> e = exp_lanes<A>(load(x + i, lanes) - max);
-    sums[k] += keep<A>(e, lanes);
-    if (!kLog && held != nullptr) store(held + i, e, lanes);
+  const A sum = sum_runs<A>(c, [&](int64_t first, int64_t count, Lanes<A>* sums) {  // 2 sum
+    for_each_lanes<A>(count, [&](int64_t i, auto lanes, int k) {
+      const Lanes<A> e = exp_lanes<A>(load(x + first + i, lanes) - max);
+      sums[k] += keep<A>(e, lanes);
+      if (!kLog && held != nullptr) store(held + first + i, e, lanes);
+    });
   });
-  const A sum = sum_lanes<A>((sums[0] + sums[1]) + (sums[2] + sums[3]));
   const A scale = A(1) / sum, log_sum = kLog ? std::log(sum) : A(0);
   for_each_lanes<A>(c, [&](int64_t i, auto lanes, int) {  // 3 write
     if (kLog) {
@@ -177,12 +192,12 @@ inline void forward_row(const T* x, T* y, int64_t c, acc_t<T>* held) {
 template <bool kLog, class T>
 inline void backward_row(const T* y, const T* dy, T* dx, int64_t c) {
   using A = acc_t<T>;
-  Lanes<A> sums[4] = {};
-  for_each_lanes<A>(c, [&](int64_t i, auto lanes, int k) {  // 1 sum
-    const Lanes<A> d = load(dy + i, lanes);
-    sums[k] += kLog ? d : d * load(y + i, lanes);
+  const A sum = sum_runs<A>(c, [&](int64_t first, int64_t count, Lanes<A>* sums) {  // 1 sum
+    for_each_lanes<A>(count, [&](int64_t i, auto lanes, int k) {
+      const Lanes<A> d = load(dy + first + i, lanes);
+      sums[k] += kLog ? d : d * load(y + first + i, lanes);
+    });
   });
-  const A sum = sum_lanes<A>((sums[0] + sums[1]) + (sums[2] + sums[3]));
   for_each_lanes<A>(c, [&](int64_t i, auto lanes, int) {  // 2 write
     const Lanes<A> d = load(dy + i, lanes), value = load(y + i, lanes);
     store(dx + i, kLog ? d - exp_lanes<A>(value) * sum : value * (d - sum), lanes);

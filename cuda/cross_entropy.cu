@@ -9,6 +9,14 @@ namespace {
 constexpr int kForwardThreads = 1024;
 constexpr int kBackwardThreads = 256;
 
+// Calls f(first, end) for runs of a lane's classes first, first + Lanes, ...: each is summed by
+// itself, so that long sums keep their digits.
+template <int Lanes, class F>
+__device__ __forceinline__ void for_each_chain(int64_t c, int lane, const F& f) {
+  constexpr int64_t kStep = 256 * Lanes;
+  for (int64_t first = lane; first < c; first += kStep) f(first, min(first + kStep, c));
+}
+
 // The targets t·w of a row, as core/ops/cross_entropy.h has them.
 template <class A>
 struct Targets {
@@ -33,7 +41,11 @@ struct Targets {
   __device__ A smoothed(int64_t c, int lane) const {
     if (share == A(0) || weight == nullptr) return share * static_cast<A>(c);
     A total = 0;
-    for (int64_t k = lane; k < c; k += Lanes) total += share * weight[k];
+    for_each_chain<Lanes>(c, lane, [&](int64_t first, int64_t end) {
+      A chain = 0;
+      for (int64_t k = first; k < end; k += Lanes) chain += share * weight[k];
+      total += chain;
+    });
     return warp_sum<Lanes>(total);
   }
 };
@@ -70,11 +82,15 @@ __device__ acc_t<T> forward_row(const ForwardInput<T>& in, int64_t row, int64_t 
   for (int64_t k = lane; k < c; k += Lanes) max = MaxOp{}(max, static_cast<A>(x[k * inner]));
   max = warp_max<Lanes>(max);
   A sum = 0, smooth = 0;  // 2 sum
-  for (int64_t k = lane; k < c; k += Lanes) {
-    const A z = static_cast<A>(x[k * inner]) - max;
-    sum += exp(z);
-    if (in.targets.share != A(0)) smooth += in.targets.share * in.targets.weight_at(k) * z;
-  }
+  for_each_chain<Lanes>(c, lane, [&](int64_t first, int64_t end) {
+    A chain = 0, smooth_chain = 0;
+    for (int64_t k = first; k < end; k += Lanes) {
+      const A z = static_cast<A>(x[k * inner]) - max;
+      chain += exp(z);
+      if (in.targets.share != A(0)) smooth_chain += in.targets.share * in.targets.weight_at(k) * z;
+    }
+    sum += chain, smooth += smooth_chain;
+  });
   const A log_sum = log(warp_sum<Lanes>(sum));
   smooth = warp_sum<Lanes>(smooth);
   const A smoothed = in.targets.template smoothed<Lanes>(c, lane);

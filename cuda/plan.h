@@ -1,6 +1,6 @@
-// Launch choices as pure host functions, so that a machine without a GPU can test them. Whatever
-// decides the order of a sum (chunks) depends on the shape and the alignment only, never on the
-// card.
+// Launch choices as pure host functions, so that a machine without a GPU can test them. What
+// decides the order of a sum (chunks) depends on the shape and the alignment, and where an op's
+// plan says so on features of the card, never on how many multiprocessors it has.
 #pragma once
 
 #include <algorithm>

@@ -161,7 +161,7 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
   }
   const bool has_clusters = cuda.has_hopper_features();
   if constexpr (sizeof(T) <= 4) {
-    const SoftmaxRing ring = plan_softmax_ring(g, sizeof(T), {x, y});
+    const SoftmaxRing ring = plan_softmax_ring(g, sizeof(T), shared_limit(cuda), {x, y});
     if (has_clusters && ring.rows > 0) return softmax_forward_row_ring<T>(cuda, ring, args);
   }
   const SoftmaxPlan plan = plan_softmax(g, sizeof(T), kMostItems, has_clusters, {x, y});

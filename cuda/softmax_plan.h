@@ -1,6 +1,6 @@
-// How softmax is shared out among threads; pure host code. Everything depends on the shape, the
-// dtype and the alignment of the tensors only, never on the card, and with it the order of the
-// sums.
+// How softmax is shared out among threads; pure host code. Everything, and with it the order of the
+// sums, depends on the shape, the dtype and the alignment of the tensors, and on whether the card
+// has clusters and how much shared memory its blocks may have.
 //
 // The c values of a set are items along it: packs of `width` neighbours of a row (inner = 1), or
 // single values of `width` sets side by side (inner > 1: a column). A block holds `side` rows or
@@ -167,17 +167,22 @@ struct SoftmaxRing {
   int chunk = 0;     // packs of a block
 };
 
+// `shared_limit`: what one block may have of shared memory.
 inline SoftmaxRing plan_softmax_ring(const SoftmaxGeometry& g, int64_t element,
+                                     int64_t shared_limit,
                                      std::initializer_list<const void*> pointers) {
-  constexpr int64_t kMostPacks = 4096;  // of a block and a row: 64 KB
+  constexpr int64_t kMailBytes = 4096;  // and for the sums of warps, at most
+  // Of a block and a row: 64 KB where a block may have 227.
+  const int64_t most =
+      std::min<int64_t>(4096, (shared_limit - kMailBytes) / (kSoftmaxRingRows * 16));
   const int64_t packs = g.c * element / 16;
   if (g.inner != 1 || element > 4 || packs <= detail::kSoftmaxClusterItems ||
-      packs > detail::kSoftmaxMostCluster * kMostPacks ||
+      packs > detail::kSoftmaxMostCluster * most ||
       pack_width(element, pointers, {g.c}) * element != 16) {
     return {};
   }
   SoftmaxRing plan{.rows = g.outer, .packs = static_cast<int>(packs)};
-  int64_t cluster = ceil_div(packs, kMostPacks);
+  int64_t cluster = ceil_div(packs, most);
   // Few rows are shared by more blocks.
   while (cluster * 2 <= detail::kSoftmaxMostCluster && g.outer * cluster < 64) cluster *= 2;
   plan.cluster = static_cast<int>(cluster);

@@ -129,9 +129,7 @@ void launch_row_ring(Cuda& cuda, const SoftmaxRing& plan, const SoftmaxForward& 
   const auto kernel = args.log ? softmax_forward_row_ring<T, true, kThreads>
                                : softmax_forward_row_ring<T, false, kThreads>;
   const int shared_bytes = kSoftmaxRingRows * plan.chunk * 16;
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "cudaFuncSetAttribute");
+  detail::prepare_kernel(cuda, reinterpret_cast<const void*>(kernel), cudaSharedmemCarveoutDefault);
   cudaLaunchAttribute size{};
   size.id = cudaLaunchAttributeClusterDimension;
   size.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
@@ -144,11 +142,11 @@ void launch_row_ring(Cuda& cuda, const SoftmaxRing& plan, const SoftmaxForward& 
   config.numAttrs = 1;
   // As many as run at a time: more would start when the first have taken all their rows.
   int clusters = 0;
-  cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+  cuda_check(cuda, cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
              "cudaOccupancyMaxActiveClusters");
   clusters = static_cast<int>(std::min<int64_t>(std::max(clusters, 1), plan.rows));
   config.gridDim = static_cast<unsigned>(clusters * plan.cluster);
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args.x.as<const T>(), args.y.as<T>(), plan),
+  cuda_check(cuda, cudaLaunchKernelEx(&config, kernel, args.x.as<const T>(), args.y.as<T>(), plan),
              "cudaLaunchKernelEx");
 }
 

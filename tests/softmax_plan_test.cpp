@@ -122,13 +122,14 @@ TEST(SoftmaxPlan, LongRowsStayOnChip) {
 
 // A cluster's shared memory takes kSoftmaxRingRows of them, and few rows get larger clusters.
 TEST(SoftmaxPlan, RingOfRows) {
+  constexpr int64_t kHopper = 227 * 1024;
   const void* aligned = reinterpret_cast<const void*>(uintptr_t{1} << 20);
   for (const int64_t element : {4, 2}) {
     for (const int64_t rows : {1, 9, 4096}) {
       for (const int64_t packs : {2048, 2049, 4096, 4097, 10000, 32768, 32769}) {
         SCOPED_TRACE(testing::Message() << rows << " rows of " << packs << " packs");
         const SoftmaxGeometry g{.outer = rows, .c = packs * 16 / element, .inner = 1};
-        const SoftmaxRing plan = plan_softmax_ring(g, element, {aligned});
+        const SoftmaxRing plan = plan_softmax_ring(g, element, kHopper, {aligned});
         EXPECT_EQ(plan.rows, packs > 2048 && packs <= 32768 ? rows : 0);
         if (plan.rows == 0) continue;
         EXPECT_EQ(plan.packs, packs);
@@ -141,8 +142,14 @@ TEST(SoftmaxPlan, RingOfRows) {
     }
   }
   const SoftmaxGeometry odd{.outer = 9, .c = 40001, .inner = 1};
-  EXPECT_EQ(plan_softmax_ring(odd, 4, {aligned}).rows, 0);
-  EXPECT_EQ(plan_softmax_ring({.outer = 9, .c = 40000, .inner = 1}, 8, {aligned}).rows, 0);
+  EXPECT_EQ(plan_softmax_ring(odd, 4, kHopper, {aligned}).rows, 0);
+  const SoftmaxGeometry rows{.outer = 9, .c = 40000, .inner = 1};
+  EXPECT_EQ(plan_softmax_ring(rows, 8, kHopper, {aligned}).rows, 0);
+  // Blocks that may have less take less.
+  const SoftmaxRing small = plan_softmax_ring(rows, 2, 99 * 1024, {aligned});
+  EXPECT_EQ(small.cluster, 6);
+  EXPECT_LE(kSoftmaxRingRows * small.chunk * 16, 95 * 1024);
+  EXPECT_EQ(plan_softmax_ring(rows, 4, 20 * 1024, {aligned}).rows, 0);
 }
 
 TEST(SoftmaxPlan, RowsInRegisters) {
