@@ -1,5 +1,6 @@
 // How group normalization is shared out among threads; pure host code. All of it depends on the
-// shape, the element and the alignment, and on whether the card has clusters.
+// shape, the element and the alignment, and on whether the card has clusters; for channels-last
+// tensors also on how much shared memory its blocks may have.
 #pragma once
 
 #include <bit>
@@ -60,8 +61,8 @@ struct GroupNormSlab {
 namespace detail {
 
 // Bytes of a region. With two tensors two blocks fit a multiprocessor of 227 KB, and one fits one
-// of 99 KB.
-inline constexpr int64_t kRegionBytes = 49 * 1024;
+// of 99 KB; of f64 a block needs more than 1 KB beside them.
+constexpr int64_t region_bytes(int64_t element) { return (element == 8 ? 48 : 49) * 1024; }
 inline constexpr int64_t kMostClusterBlocks = 8;
 // Packs up to which part of a warp takes a set, per tensor held: no barriers then.
 inline constexpr int64_t kWarpPacks[] = {512, 256};
@@ -145,7 +146,7 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   plan.groups = g.g;
   plan.rows = g.channels();
   plan.width = width;
-  const int64_t most = detail::kRegionBytes / (width * element);
+  const int64_t most = detail::region_bytes(element) / (width * element);
   const auto fits = [&] {
     return plan.pieces == 1 || (has_clusters && plan.pieces <= detail::kMostClusterBlocks);
   };

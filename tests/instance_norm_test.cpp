@@ -168,6 +168,11 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
                ErrorCode::invalid_argument, "running_mean must have one entry for each of the 4");
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), {}, {}, {state.running_mean, {}}),
                ErrorCode::invalid_argument, "come together");
+  const Tensor three = tensor(Values(6, 1.0), {1, 3, 2});
+  EXPECT_ERROR(instance_norm(three, {}, {}, {tensor({1}, {1}).expand({3}), state.running_var}),
+               ErrorCode::invalid_argument, "store an element for each channel", "stride 0");
+  EXPECT_ERROR(instance_norm(three, {}, {}, {state.running_mean, state.running_mean}),
+               ErrorCode::invalid_argument, "running_mean and running_var are one tensor");
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
                ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
   expect_near(state.running_mean, Values(3, 0.0), 0);

@@ -1,4 +1,4 @@
-// What rounding must not do in the CPU's norms.
+// What rounding must not do in norms.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -7,6 +7,8 @@
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/group_norm.h"
 #include "autograd/ops/layer_norm.h"
+#include "autograd/ops/rms_norm.h"
+#include "tests/support/each_device.h"
 
 namespace gradus {
 namespace {
@@ -68,6 +70,27 @@ TEST(NormRounding, ANaNOfAnyBitsStaysNaN) {
       const Tensor y = layer_norm(x, {41}, Tensor::from_vector(gamma, {41}));
       for (const double value : y.to_vector<double>()) ASSERT_TRUE(std::isnan(value)) << bits;
     }
+  }
+}
+
+class NormEps : public test::EachDevice {};
+GRADUS_ON_EACH_DEVICE(NormEps);
+
+// An eps that f32 rounds to 0 is above it all the same: what has no variance is 0.
+TEST_P(NormEps, BelowTheSmallestNumber) {
+  constexpr double kEps = 1e-50;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const TensorOptions options{.dtype = dtype, .device = GetParam()};
+    const Tensor ones = Tensor::ones({4, 8, 4, 4}, options);
+    const Tensor zeros = Tensor::zeros({4, 8, 4, 4}, options);
+    const auto want = zeros.to_vector<double>();
+    const auto expect = [&](const Tensor& y, const char* norm) {
+      EXPECT_EQ(y.to_vector<double>(), want) << concat(norm, " ", dtype);
+    };
+    expect(batch_norm(ones, {}, {}, {}, {.training = true, .eps = kEps}), "batch_norm");
+    expect(group_norm(ones, 2, {}, {}, kEps), "group_norm");
+    expect(layer_norm(ones, {4, 4}, {}, {}, kEps), "layer_norm");
+    expect(rms_norm(zeros, {4, 4}, {}, kEps), "rms_norm");
   }
 }
 

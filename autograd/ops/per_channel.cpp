@@ -22,6 +22,12 @@ void check_running_statistics(std::string_view op, const Tensor& running_mean,
   check_per_channel(op, "running_var", running_var, x);
   check(!running_mean.requires_grad() && !running_var.requires_grad(), op,
         "running statistics have no gradient, got one that requires it");
+  for (const Tensor& running : {running_mean, running_var}) {
+    check(running.numel() <= 1 || running.strides()[0] != 0, op,
+          "running statistics store an element for each channel, got ", running, " with stride 0");
+  }
+  check(running_mean.raw().data != running_var.raw().data || running_mean.numel() == 0, op,
+        "running_mean and running_var are one tensor");
 }
 
 Tensor dense_parameter(const Tensor& tensor) {

@@ -12,8 +12,8 @@ namespace gradus {
 void check_per_channel(std::string_view op, std::string_view what, const Tensor& tensor,
                        const Tensor& x);
 
-// Throws naming `op` unless both are undefined, or both have an entry per channel as above and
-// neither asks for a gradient, which normalization does not give.
+// Throws naming `op` unless both are undefined, or both have an entry per channel as above, stored
+// for itself, and neither asks for a gradient, which normalization does not give.
 void check_running_statistics(std::string_view op, const Tensor& running_mean,
                               const Tensor& running_var, const Tensor& x);
 

@@ -30,9 +30,18 @@
 // (docs/numerics.md).
 #pragma once
 
+#include <limits>
+
 #include "core/host_device.h"
 
 namespace gradus {
+
+// eps in the type of the sums: one above 0 stays so.
+template <class S>
+S norm_eps(double eps) {
+  const S rounded = static_cast<S>(eps);
+  return eps > 0 && rounded == S(0) ? std::numeric_limits<S>::denorm_min() : rounded;
+}
 
 // The mean to save, and to add to a running one: NaN where the variance is, which is where the set
 // has a NaN or an infinity. The sum itself may be infinite there, depending on its order.
