@@ -21,6 +21,15 @@ void require_input(const Tensor& x, size_t i) {
   }
 }
 
+void require_once(const std::vector<Tensor>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      check(&inputs[i].grad_state() != &inputs[j].grad_state(), "gradcheck", "inputs ", j, " and ",
+            i, " are one tensor");
+    }
+  }
+}
+
 // ±[0.5, 1.5): of one size everywhere, equal almost nowhere.
 Tensor draw_upstream(const Tensor& y, uint64_t seed) {
   PhiloxSequence random(seed, random_stream::kTensor);
@@ -89,6 +98,8 @@ double central_difference(const std::function<Tensor()>& f, const Tensor& x, int
   const Values high = f().to_vector<double>();
   element.set(below);
   const Values low = f().to_vector<double>();
+  check(high.size() == dy.size() && low.size() == dy.size(), "finite_differences",
+        "expected as many results as the ", dy.size(), " elements of dy, got ", high.size());
   long double sum = 0.0L;
   for (size_t k = 0; k < dy.size(); ++k)
     sum += static_cast<long double>(dy[k]) * (high[k] - low[k]);
@@ -171,6 +182,7 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
   check(options.h > 0, "gradcheck", "the step h must be positive, got ", options.h);
   check(!inputs.empty(), "gradcheck", "expected at least one input");
   for (size_t i = 0; i < inputs.size(); ++i) require_input(inputs[i], i);
+  require_once(inputs);
   const Tensor y = f();
   check(y.dtype() == DType::f64, "gradcheck", "expected a function with f64 results, got ", y);
   const Tensor dy = draw_upstream(y, options.seed);

@@ -49,7 +49,8 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
 
 // Those differences for each element of x, which is f64, stores each element once and is changed in
 // place meanwhile: the gradient that Σ dy·f should have with respect to x. h: the step of each
-// element. Throws invalid_argument for another dtype of x, or for other steps.
+// element. Throws invalid_argument for another dtype of x, for other steps, or where f has not as
+// many elements as dy.
 Tensor finite_differences(const std::function<Tensor()>& f, const Tensor& x, const Tensor& dy,
                           std::span<const double> h);
 

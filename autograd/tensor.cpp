@@ -38,7 +38,7 @@ void require_distinct_elements(const Tensor& tensor, std::string_view op) {
     std::swap(strides[done], strides[next]);
     std::swap(extents[done], extents[next]);
     check(strides[done] > reach, op, tensor, " with strides ", tensor.strides(),
-          " stores one element for several; write to a clone()");
+          " may store one element for several; write to a clone()");
     reach += (extents[done] - 1) * strides[done];
   }
 }

@@ -91,9 +91,9 @@ inline constexpr DType dtype_of = detail::DTypeOf<std::remove_const_t<T>>::value
 template <class T>
 using acc_t = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
 
-// One element converted: to the 16-bit types with one rounding to nearest even; from a floating
-// type to an integer towards zero, out of range to the nearest end, NaN to 0; between integers
-// modulo 2^bits.
+// One element converted: to the 16-bit types with one rounding to nearest even (integers beyond
+// 2^53 are rounded to f64 first); from a floating type to an integer towards zero, out of range to
+// the nearest end, NaN to 0; between integers modulo 2^bits.
 template <class To, class From>
 GRADUS_HD To convert_to(From value) {
   if constexpr (std::is_same_v<To, From>) {

@@ -1,5 +1,6 @@
 #include "core/ops/gather_batch.h"
 #include "cuda/context.h"
+#include "cuda/plan.h"
 
 namespace gradus {
 namespace {
@@ -74,7 +75,8 @@ void run(Cuda& cuda, const GatherBatch& args) {
   const int64_t batch = shape[0], count = shape[1] * shape[2] * shape[3];
   check(count < (int64_t{1} << 30), "gather_batch", "an image of ", count,
         " elements is too large for the device");
-  const int chunks = static_cast<int>((count + kPerBlock - 1) / kPerBlock);
+  // A sample without pixels has a label.
+  const int chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(count, kPerBlock)));
   const GatherSizes size{args.order.numel(),
                          static_cast<int>(shape[1]),
                          static_cast<int>(shape[2]),
@@ -91,9 +93,9 @@ void run(Cuda& cuda, const GatherBatch& args) {
                                      args.drawn.as<int64_t>(),
                                      args.x.as<T>(),
                                      args.labels.as<int64_t>()};
-    if (batch * chunks > 0) {
+    if (batch > 0) {
       gather_batch_block_per_chunk<T>
-          <<<static_cast<unsigned>(batch * chunks), kThreads, 0, cuda.stream()>>>(
+          <<<exact_blocks(batch * chunks, args.name), kThreads, 0, cuda.stream()>>>(
               pointers, size, {args.seed, args.padding, args.flip});
     }
   });

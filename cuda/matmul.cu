@@ -102,6 +102,9 @@ void describe_matrix(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t 
   cublas_check(cublasLtMatrixLayoutInit(&layout, data_type(dtype), static_cast<uint64_t>(length),
                                         static_cast<uint64_t>(lines), ld),
                "matmul");
+  if (batch > INT32_MAX) {
+    fail(ErrorCode::unsupported, "matmul", "at most 2^31 - 1 products at once, got ", batch);
+  }
   const auto count = static_cast<int32_t>(batch);
   cublas_check(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
                                                 sizeof count),

@@ -135,6 +135,7 @@ TEST(Gradcheck, RefusesWhatItCannotCheck) {
   EXPECT_ERROR(gradcheck(f, {}), invalid, "gradcheck: expected at least one input");
   EXPECT_ERROR(gradcheck(f, {x * 1.0}), invalid, "expected f64 leaves");
   EXPECT_ERROR(gradcheck(f, {Tensor::ones({2}).set_requires_grad(true)}), invalid, "f32[2]@cpu");
+  EXPECT_ERROR(gradcheck(f, {x, x}), invalid, "inputs 0 and 1 are one tensor");
   EXPECT_ERROR(gradcheck(f, {x}, {.h = 0}), invalid, "the step h must be positive");
   Tensor row = leaf({1, 2}, {2}).detach().expand({3, 2}).set_requires_grad(true);
   EXPECT_ERROR(gradcheck([&] { return row * row; }, {row}), invalid, "one element for several");
@@ -143,6 +144,10 @@ TEST(Gradcheck, RefusesWhatItCannotCheck) {
   double drift = 0;
   EXPECT_ERROR(gradcheck([&] { return x + (drift += 1); }, {x}), invalid, "different values");
   EXPECT_ERROR(gradcheck([&] { return x.to(DType::f32); }, {x}), invalid, "f64 results");
+  const double steps[] = {1e-6, 1e-6};
+  const Tensor two = leaf({1, 2}, {2}), dy = Tensor::ones({5}, {.dtype = DType::f64});
+  EXPECT_ERROR(finite_differences([&] { return two * two; }, two, dy, steps), invalid,
+               "as many results as the 5 elements of dy, got 2");
 }
 
 }  // namespace

@@ -71,6 +71,15 @@ TEST_P(LoaderTest, EveryImageOncePerEpochInAnotherOrder) {
   EXPECT_NE(labels[0], labels[1]);
 }
 
+TEST_P(LoaderTest, ImagesWithoutPixelsHaveLabels) {
+  DataLoader loader(make_set(10, 1, 0, 4),
+                    {.batch_size = 4, .shuffle = false, .device = GetParam()});
+  loader.next();
+  const auto batch = loader.next();
+  EXPECT_EQ(batch->x.shape(), (Shape{4, 1, 0, 4}));
+  EXPECT_EQ(batch->labels.to_vector<int64_t>(), (std::vector<int64_t>{4, 5, 6, 0}));
+}
+
 TEST_P(LoaderTest, DropLastAndNoShuffle) {
   DataLoader loader(make_set(10), {.batch_size = 4, .shuffle = false, .device = GetParam()});
   EXPECT_EQ(loader.batches(), 2);

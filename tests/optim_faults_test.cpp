@@ -2,6 +2,7 @@
 #include "nn/optim/adam.h"
 #include "nn/optim/muon.h"
 #include "nn/optim/sgd.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/optim.h"
 
 namespace gradus::nn {
@@ -100,6 +101,16 @@ void decoupled_decay(Device device) {
   }
 }
 GRADUS_FAULT(D085_DecoupledDecayIsNoPartOfTheGradient, decoupled_decay)
+
+TEST(OptimFaults, SharedMemoryIsRefused) {
+  const Tensor w = Tensor::ones({4, 3});
+  const auto part = [&](int64_t begin, int64_t end) {
+    return w.slice(0, begin, end).detach().set_requires_grad(true);
+  };
+  EXPECT_NO_THROW(SGD(std::vector{part(0, 2), part(2, 4)}, {}));
+  EXPECT_ERROR(SGD(std::vector{part(0, 2), part(1, 4)}, {}), ErrorCode::invalid_argument,
+               "share memory");
+}
 
 // w = 0.9, 0.71, 0.439, saved and loaded after step 2 or not.
 void momentum_is_kept(Device device) {

@@ -106,7 +106,9 @@ Activation make_gelu(std::string_view approximate) {
 }
 
 Activation make_softplus(double beta, double threshold) {
-  check(beta > 0, "softplus", "beta must be positive, got ", beta);
+  // In f32, where 16-bit types compute, beta and 1 / beta are normal numbers.
+  check(beta >= 0x1p-126 && beta <= 0x1p126, "softplus", "beta must be 2^-126 to 2^126, got ",
+        beta);
   return Activation::of(Softplus{.beta = beta, .threshold = threshold});
 }
 

@@ -28,7 +28,7 @@ Tensor silu(const Tensor& x);
 Tensor mish(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
-Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);  // beta > 0
+Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);  // beta: 2^-126 to 2^126
 Tensor hardswish(const Tensor& x);
 Tensor hardsigmoid(const Tensor& x);
 

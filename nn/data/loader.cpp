@@ -33,8 +33,8 @@ void check_set(const ImageSet& set, const LoaderOptions& options) {
   }
   check(options.batch_size >= 1 && options.batch_size <= set.n, "data_loader",
         "batch_size must be 1 to ", set.n, ", the number of images, got ", options.batch_size);
-  check(options.crop_padding >= 0, "data_loader", "crop_padding must not be negative, got ",
-        options.crop_padding);
+  check(options.crop_padding >= 0 && options.crop_padding <= (1 << 30), "data_loader",
+        "crop_padding must be 0 to 2^30, got ", options.crop_padding);
   check(is_floating(options.dtype), "data_loader", "expected a floating dtype, got ",
         options.dtype);
 }

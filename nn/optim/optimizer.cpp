@@ -19,6 +19,14 @@ Tensor born_tensor(const std::vector<int64_t>& born) {
   return Tensor::from_vector(born, {static_cast<int64_t>(born.size())});
 }
 
+// Of tensors that are dense.
+bool share_memory(const Tensor& a, const Tensor& b) {
+  const AnyView x = a.raw(), y = b.raw();
+  const auto begin = [](const AnyView& v) { return reinterpret_cast<uintptr_t>(v.data); };
+  const auto end = [&](const AnyView& v) { return begin(v) + static_cast<uintptr_t>(v.nbytes()); };
+  return begin(x) < end(y) && begin(y) < end(x);
+}
+
 void check_parameters(const std::vector<NamedTensor>& parameters) {
   check(!parameters.empty(), "optimizer", "expected at least one parameter");
   const Device device = parameters.front().tensor.device();
@@ -33,6 +41,8 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
       if (&other == &p) break;
       check(!is_same(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
             " are one parameter, which would be stepped twice");
+      check(!share_memory(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
+            " share memory, which would be stepped twice");
     }
   }
 }
