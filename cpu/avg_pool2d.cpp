@@ -30,6 +30,16 @@ struct AvgGeometry {
   int64_t y_row() const { return windows.w.positions * pixel(); }
 };
 
+// Elements of a window along an axis, and windows that hold an element, at most.
+int64_t most_elements(const AvgAxis& axis) {
+  return axis.adaptive ? axis.extent / axis.positions + 2 : std::min(axis.kernel, axis.extent);
+}
+int64_t most_holders(const AvgAxis& axis) {
+  const int64_t most =
+      axis.adaptive ? axis.positions / axis.extent + 2 : axis.kernel / axis.stride + 1;
+  return std::min(most, axis.positions);
+}
+
 // to += from.
 template <class T>
 void add(const T* from, int64_t count, acc_t<T>* to) {
@@ -47,12 +57,16 @@ class ChainedRow {
   static constexpr int64_t kChain = 256;
 
   // terms: of a sum, at most.
-  ChainedRow(Cpu& cpu, int64_t width, int64_t terms, A* part)
-      : width_(width), part_(part), further_(cpu, terms > kChain ? 2 * width : 0) {
-    std::fill(part_, part_ + width, A(0));
-    if (further_.data() != nullptr) std::fill(middle(), total() + width, A(0));
+  ChainedRow(Cpu& cpu, int64_t width, int64_t terms)
+      : width_(width), further_(cpu, terms > kChain ? 2 * width : 0) {}
+
+  void start(A* part) {
+    part_ = part;
+    std::fill(part_, part_ + width_, A(0));
+    if (further_.data() == nullptr) return;
+    std::fill(middle(), total() + width_, A(0));
+    terms_ = parts_ = 0;
   }
-  A* part() const { return part_; }
   void step(int64_t count) {
     terms_ += count;
     if (terms_ < kChain || further_.data() == nullptr) return;
@@ -62,7 +76,7 @@ class ChainedRow {
     move(middle(), total());
     parts_ = 0;
   }
-  // All of it in part().
+  // All of it in `part`.
   void finish() {
     if (further_.data() == nullptr) return;
     move(middle(), total());
@@ -78,7 +92,7 @@ class ChainedRow {
   }
 
   int64_t width_, terms_ = 0, parts_ = 0;
-  A* part_;
+  A* part_ = nullptr;
   Workspace<A> further_;
 };
 
@@ -131,13 +145,14 @@ class Divisors {
 
 // One row of y: the rows of its windows are added up first, then the columns of each window.
 template <class T>
-void average_row(Cpu& cpu, const AvgGeometry& g, const T* plane, int64_t i,
-                 Divisors<acc_t<T>>& divisors, acc_t<T>* columns, acc_t<T>* means, T* y) {
+void average_row(const AvgGeometry& g, const T* plane, int64_t i, Divisors<acc_t<T>>& divisors,
+                 ChainedRow<acc_t<T>>& of_rows, ChainedRow<acc_t<T>>& of_columns, acc_t<T>* columns,
+                 acc_t<T>* means, T* y) {
   using A = acc_t<T>;
   const int64_t row = g.x_row(), pixel = g.pixel(), count = g.windows.w.positions;
   const AvgAxis::Range rows = g.windows.h.window(i);
   const A* divisor = divisors.of(g, rows);
-  ChainedRow<A> of_rows(cpu, row, rows.size(), columns);
+  of_rows.start(columns);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     add(plane + r * row, row, columns);
     of_rows.step(1);
@@ -153,7 +168,7 @@ void average_row(Cpu& cpu, const AvgGeometry& g, const T* plane, int64_t i,
     for (int64_t j = 0; j < count; ++j) {
       const AvgAxis::Range range = g.columns.data()[j];
       A* to = means + j * pixel;
-      ChainedRow<A> of_columns(cpu, pixel, range.size(), to);
+      of_columns.start(to);
       for (int64_t s = range.begin; s < range.end; ++s) {
         add(columns + s * pixel, pixel, to);
         of_columns.step(1);
@@ -181,15 +196,14 @@ void share_columns(const AvgGeometry& g, int64_t first, int64_t end, const A* sh
 
 // One row of dx: every window that holds it gives each of its columns its share.
 template <class T>
-void share_row(Cpu& cpu, const AvgGeometry& g, const T* dy, int64_t at,
-               Divisors<acc_t<T>>& divisors, acc_t<T>* shares, acc_t<T>* sums, T* dx) {
+void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>& divisors,
+               ChainedRow<acc_t<T>>& of_windows, acc_t<T>* shares, acc_t<T>* sums, T* dx) {
   using A = acc_t<T>;
   const int64_t pixel = g.pixel(), count = g.windows.w.positions;
-  const AvgAxis& w = g.windows.w;
   const AvgAxis::Range holders = g.windows.h.holders(at);
-  const int64_t overlap = w.adaptive ? w.positions / w.extent + 2 : w.kernel / w.stride + 1;
+  const int64_t overlap = most_holders(g.windows.w);
   constexpr int64_t kChain = ChainedRow<A>::kChain;
-  ChainedRow<A> of_windows(cpu, g.x_row(), holders.size() * std::min(overlap, count), sums);
+  of_windows.start(sums);
   for (int64_t i = holders.begin; i < holders.end; ++i) {
     const A* divisor = divisors.of(g, g.windows.h.window(i));
     std::fill(shares, shares + g.y_row(), A(0));
@@ -223,9 +237,11 @@ void run(Cpu& cpu, const AvgPool2dForward& args) {
     parallel_tiles(cpu, g.planes() * p, rows, [&](int64_t begin, int64_t end) {
       const Workspace<acc_t<T>> columns(cpu, g.x_row()), means(cpu, g.y_row());
       Divisors<acc_t<T>> divisors(cpu, g);
+      ChainedRow<acc_t<T>> of_rows(cpu, g.x_row(), most_elements(g.windows.h));
+      ChainedRow<acc_t<T>> of_columns(cpu, g.pixel(), most_elements(g.windows.w));
       for (int64_t line = begin; line < end; ++line) {
-        average_row(cpu, g, x + line / p * plane, line % p, divisors, columns.data(), means.data(),
-                    y + line * g.y_row());
+        average_row(g, x + line / p * plane, line % p, divisors, of_rows, of_columns,
+                    columns.data(), means.data(), y + line * g.y_row());
       }
     });
   });
@@ -243,9 +259,11 @@ void run(Cpu& cpu, const AvgPool2dBackward& args) {
     parallel_tiles(cpu, g.planes() * h, rows, [&](int64_t begin, int64_t end) {
       const Workspace<acc_t<T>> shares(cpu, g.y_row()), sums(cpu, g.x_row());
       Divisors<acc_t<T>> divisors(cpu, g);
+      ChainedRow<acc_t<T>> of_windows(cpu, g.x_row(),
+                                      most_holders(g.windows.h) * most_holders(g.windows.w));
       for (int64_t line = begin; line < end; ++line) {
-        share_row(cpu, g, dy + line / h * plane, line % h, divisors, shares.data(), sums.data(),
-                  dx + line * g.x_row());
+        share_row(g, dy + line / h * plane, line % h, divisors, of_windows, shares.data(),
+                  sums.data(), dx + line * g.x_row());
       }
     });
   });
