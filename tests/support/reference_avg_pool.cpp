@@ -21,10 +21,11 @@ Axis window_axis(int64_t x, int64_t kernel, int64_t stride, int64_t padding, boo
   require(kernel > 0 && stride > 0, "avg_pool2d: kernel and stride must be positive");
   require(padding >= 0 && 2 * padding <= kernel, "avg_pool2d: padding at most half the kernel");
   const int64_t room = x + 2 * padding - kernel;
-  require(room >= 0, "avg_pool2d: kernel larger than the padded input");
-  int64_t outputs = room / stride + 1;
-  // One window more for what is left over, if it starts inside x or the padding before it.
-  if (ceil_mode && room % stride != 0 && outputs * stride < x + padding) ++outputs;
+  const int64_t reach = room + (ceil_mode ? stride - 1 : 0);
+  require(reach >= 0, "avg_pool2d: kernel larger than the padded input");
+  int64_t outputs = reach / stride + 1;
+  // In ceil mode what is left over has a window if that starts inside x or the padding before it.
+  if (ceil_mode && (outputs - 1) * stride >= x + padding) --outputs;
   return {outputs, [=](int64_t p) {
             const int64_t begin = p * stride - padding;
             const int64_t end = std::min(begin + kernel, x + padding);

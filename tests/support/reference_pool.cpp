@@ -9,10 +9,11 @@ int64_t output_extent(int64_t x, int64_t kernel, int64_t stride, int64_t padding
                       bool ceil_mode) {
   require(2 * padding <= kernel, "max_pool2d: padding at most half the kernel");
   const int64_t room = x + 2 * padding - dilation * (kernel - 1) - 1;
-  require(room >= 0, "max_pool2d: kernel larger than the padded input");
-  int64_t count = room / stride + 1;
-  if (ceil_mode && room % stride != 0 && count * stride < x + padding) ++count;
-  return count;
+  require(room + (ceil_mode ? stride - 1 : 0) >= 0,
+          "max_pool2d: kernel larger than the padded input");
+  if (!ceil_mode) return room / stride + 1;
+  const int64_t count = (room + stride - 1) / stride + 1;
+  return (count - 1) * stride < x + padding ? count : count - 1;
 }
 
 }  // namespace
