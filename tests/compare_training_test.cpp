@@ -150,6 +150,25 @@ TEST(CompareTraining, TheOptimizerIsHeldToItsStep) {
   EXPECT_EQ(report.train->parted->value.substr(0, 2), "0.");
 }
 
+// A layer that is there twice, and another that shares its weight with it.
+TEST(CompareTraining, SharedParametersAreSteppedOnce) {
+  const MakeModel make = [] {
+    manual_seed(2);
+    auto net = std::make_unique<nn::Sequential>(nn::Flatten(), nn::Linear(64, 8));
+    const auto twice = std::make_shared<nn::Linear>(8, 8),
+               tied = std::make_shared<nn::Linear>(8, 8);
+    tied->weight = twice->weight;
+    net->add(twice).add(nn::ReLU()).add(twice).add(tied).add(nn::Linear(8, 3));
+    return net;
+  };
+  const CompareReport report = compare_training(make, sgd(), batches(), {.steps = 3});
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report.train->steps_done, 3);
+  for (const CompareTraining::Drift& at : report.train->drift) EXPECT_LT(at.parameters, 1e-4);
+  // Each parameter and its momentum, once.
+  EXPECT_EQ(report.rows.back().values.size(), 2 * make()->parameters().size());
+}
+
 TEST(CompareTraining, Refusals) {
   EXPECT_ERROR(compare_training([] { return small_net(); }, sgd(), batches(), {.steps = 0}),
                ErrorCode::invalid_argument, "steps");

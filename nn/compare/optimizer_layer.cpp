@@ -4,20 +4,29 @@
 
 #include "autograd/grad_mode.h"
 #include "nn/compare/recording.h"
+#include "nn/match.h"
 
 namespace gradus::nn {
 namespace {
 
 using Kind = ComparedLayer::Input::Kind;
 
-// The model's own parameters, by where they are kept.
-std::vector<Tensor*> parameter_slots(Module& model) {
-  std::vector<Tensor*> slots;
+// Where the model keeps a parameter: a shared one has several places.
+struct Slot {
+  Tensor* place;
+  size_t parameter;  // its index
+};
+
+std::vector<Slot> parameter_slots(Module& model, const std::vector<NamedTensor>& parameters) {
+  std::vector<Slot> slots;
   for (const Module::Entry& entry : model.modules()) {
     Contents own;
     entry.module->list(own);
     for (const Contents::Item& item : own.tensors) {
-      if (item.role == Role::parameter) slots.push_back(item.tensor);
+      if (item.role != Role::parameter) continue;
+      const auto is_it = [&](const NamedTensor& p) { return is_same(p.tensor, *item.tensor); };
+      const auto found = std::ranges::find_if(parameters, is_it) - parameters.begin();
+      slots.push_back({item.tensor, static_cast<size_t>(found)});
     }
   }
   return slots;
@@ -30,8 +39,8 @@ bool is_moment(const std::string& name) { return name.find('.') != std::string::
 
 ComparedLayer layer_of(Module& model, const Optimizer& optimizer, const MakeOptimizer& make) {
   ComparedLayer layer{.layer = std::string(optimizer.name()), .path = "optimizer"};
-  const std::vector<Tensor*> slots = parameter_slots(model);
   const std::vector<NamedTensor> parameters = model.named_parameters();
+  const std::vector<Slot> slots = parameter_slots(model, parameters);
   std::vector<bool> has_grad;
   int64_t largest = 1;
   for (const NamedTensor& p : parameters) {
@@ -52,14 +61,19 @@ ComparedLayer layer_of(Module& model, const Optimizer& optimizer, const MakeOpti
   // Muon multiplies matrices; the others take each value by itself.
   layer.lengths = {.y = optimizer.name() == "muon" ? largest : 1};
   layer.forward = [&model, slots, has_grad, names, make](std::span<const Tensor> in) {
-    std::vector<Tensor> values;
-    size_t next = slots.size();
-    for (size_t i = 0; i < slots.size(); ++i) {
+    std::vector<Tensor> values, placed;
+    size_t next = has_grad.size();
+    for (size_t i = 0; i < has_grad.size(); ++i) {
       values.push_back(in[i].detach());  // the same memory
       values.back().set_requires_grad(true);
       if (has_grad[i]) values.back().set_grad(in[next++]);
     }
-    const ReplacedTensors replaced(slots, values);
+    std::vector<Tensor*> places;
+    for (const Slot& slot : slots) {
+      places.push_back(slot.place);
+      placed.push_back(values[slot.parameter]);
+    }
+    const ReplacedTensors replaced(std::move(places), std::move(placed));
     const std::unique_ptr<Optimizer> optimizer = make(model);
     std::vector<NamedTensor> state;
     for (size_t i = 0; i < names.size(); ++i) state.push_back({names[i], in[next + i]});
