@@ -67,6 +67,14 @@ int64_t classes_of(const std::vector<NamedTensor>& weights) {
   return classes;
 }
 
+// Of the convolution that each network of make_model() begins with.
+int64_t channels_of(const std::vector<NamedTensor>& weights) {
+  for (const NamedTensor& entry : weights) {
+    if (entry.name == "0.weight" && entry.tensor.rank() == 4) return entry.tensor.size(1);
+  }
+  return 0;
+}
+
 // Whether a file of so many parameters can hold it: what grows with the images has more weights
 // than an image has pixels.
 bool may_be(const std::string& name, const ModelOptions& options, int64_t parameters) {
@@ -98,7 +106,7 @@ ModelFile load_model(const std::string& path) {
   file.options.classes = classes_of(weights);
   const auto fits = [](int64_t extent) { return extent > 0 && extent <= INT32_MAX; };
   const bool sound = images.rank() == 4 && std::ranges::all_of(images, fits);
-  if (sound && file.options.classes > 0) {
+  if (sound && images[1] == channels_of(weights) && file.options.classes > 0) {
     file.options.channels = images[1], file.options.height = images[2];
     file.options.width = images[3];
     for (const std::string& name : model_names()) {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/generator.h"
+#include "cpu/host_allocator.h"
 #include "nn/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/files.h"
@@ -58,11 +59,13 @@ TEST(ModelFile, RefusesANetworkOfAnotherProgram) {
 TEST(ModelFile, ImagesLargerThanTheFile) {
   const test::TempDir dir;
   Sequential network = make_model("small_cnn");
-  for (const std::string images : {"5x1x2000000x2000000", "5x1x9000000000x1", "5x0x28x28"}) {
+  for (const std::string images :
+       {"5x1x2000000x2000000", "5x1x9000000000x1", "5x0x28x28", "512x2000000x28x28", "5x2x28x28"}) {
     save_resume(dir.path("run"), state_of(network, images));
     EXPECT_ERROR(load_model(dir.path("run")), ErrorCode::unsupported,
                  "holds no network that gradus makes");
   }
+  EXPECT_LT(host_allocator()->stats().peak_bytes_in_use, 100'000'000);
 }
 
 }  // namespace
