@@ -67,7 +67,7 @@ std::vector<std::string_view> split(std::string_view list) {
 // Both are a value or a list of "name value" pairs; throws for the first that differs.
 void check_same(std::string_view key, std::string_view mine, std::string_view given) {
   const auto a = split(mine), b = split(given);
-  for (size_t i = 0; i < std::min(a.size(), b.size()) && a.size() == b.size(); ++i) {
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const size_t name = a[i].rfind(' ');
     if (a[i] == b[i] || name == std::string_view::npos || name != b[i].rfind(' ')) continue;
     check(a[i].substr(0, name) != b[i].substr(0, name), "resume", a[i].substr(0, name), " is ",
@@ -127,7 +127,10 @@ TrainerState Trainer::state() {
 void Trainer::restore(const TrainerState& state) {
   const std::map<std::string, std::string> settings = this->settings();
   for (const auto& [key, mine] : settings) {
-    if (key != kLayers) check_same(key, mine, value_of(state, key));
+    if (key == kLayers) continue;
+    const std::string& given = value_of(state, key);
+    // A file from before a setting was added, at the end of the list, lacks it.
+    if (!mine.starts_with(given + ", ")) check_same(key, mine, given);
   }
   const std::vector<NamedTensor> own = this->state().tensors;
   const std::vector<Tensor> values = match_by_name(own, state.tensors, "resume");

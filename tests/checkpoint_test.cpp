@@ -217,10 +217,24 @@ TEST(Resume, FormatIsFrozen) {
       {"optimizer", "sgd: momentum 0.9, dampening 0, weight_decay 0, nesterov false"},
       {"loader",
        "data_set unnamed, images 40x1x8x8, labels b45b23a133c6d856, batch_size 8, shuffle true, "
-       "drop_last "
-       "true, seed 0, crop_padding 1, flip "
-       "true"}};
+       "drop_last true, seed 0, crop_padding 1, flip true, pixels d2ab6c18, mean 0.5, std 0.25, "
+       "dtype f32, format channels_last"}};
   EXPECT_EQ(file.metadata, want);
+}
+
+// As gradus wrote it before the last settings were added; the others are compared all the same.
+TEST(Resume, SettingsThatAFileLacksAreNotCompared) {
+  Session run;
+  TrainerState state = run.trainer.state();
+  std::string& loader = state.values["loader"];
+  loader.resize(loader.find(", pixels "));
+  EXPECT_NO_THROW(run.trainer.restore(state));
+  loader.replace(loader.find("flip true"), 9, "flip false");
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "flip is true in this run and false in");
+  state = run.trainer.state();
+  std::string& layers = state.values["layers"];
+  layers.resize(layers.rfind(", "));
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "resume: layers is layer 0 Conv2d");
 }
 
 TEST(Resume, DamagedCountersAreRefused) {

@@ -156,6 +156,27 @@ TEST_P(LoaderTest, TheDeviceCountsByItself) {
   EXPECT_EQ(loader.gather(2).labels.to_vector<int64_t>(), (std::vector<int64_t>{0, 1}));
 }
 
+// Whatever a batch depends on, the pixels, too, which leave the host for a GPU.
+TEST_P(LoaderTest, SettingsTellSetsAndOptionsApart) {
+  ImageSet set = make_set(5, 2);
+  LoaderOptions options{.batch_size = 1, .device = GetParam()};
+  std::set<std::string> seen;
+  const auto expect_another = [&](std::string_view what) {
+    EXPECT_TRUE(seen.insert(DataLoader(set, options).settings()).second) << what;
+  };
+  expect_another("nothing");
+  set.images.back() ^= 1;
+  expect_another("a pixel");
+  set.mean[1] = 0.25f;
+  expect_another("mean");
+  set.std[1] = 0.75f;
+  expect_another("std");
+  options.dtype = DType::bf16;
+  expect_another("dtype");
+  options.format = MemoryFormat::contiguous;
+  expect_another("format");
+}
+
 GRADUS_ON_EACH_DEVICE(LoaderTest);
 
 TEST(LoaderCuda, BatchesAreThoseOfTheCpuBitForBit) {

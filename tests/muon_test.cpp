@@ -300,6 +300,18 @@ TEST(Muon, SplitKeepsTheEndsAndTheVectorsForAdamW) {
   EXPECT_EQ(Muon(split_for_muon(one), {}).parameters().size(), 2u);
 }
 
+// AdamW's part of the rate, which no rate of the state tells; alone, Muon takes its rates from
+// there.
+TEST(Muon, SettingsNameTheRateThatAdamWsDependsOn) {
+  Sequential net = small_net(kCpu);
+  const auto of_both = [&](double lr) { return Muon(split_for_muon(net), {.lr = lr}).settings(); };
+  EXPECT_TRUE(of_both(0.02).ends_with(", weight_decay 0.01, lr 0.02")) << of_both(0.02);
+  const auto alone = [&](double lr) {
+    return Muon(split_for_muon(net).hidden, {.lr = lr}).settings();
+  };
+  EXPECT_EQ(alone(0.02), alone(0.01));
+}
+
 TEST(Muon, Errors) {
   const auto invalid = ErrorCode::invalid_argument;
   const Tensor w = parameter({1, 2, 3, 4}, {2, 2}, DType::f32, kCpu);

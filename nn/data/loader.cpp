@@ -8,6 +8,7 @@
 #include "core/launch.h"
 #include "core/ops/gather_batch.h"
 #include "nn/io/fingerprint.h"
+#include "nn/io/safetensors_checksum.h"
 
 namespace gradus::nn {
 namespace {
@@ -55,6 +56,20 @@ std::string hash_of(const std::vector<uint8_t>& labels) {
   return fingerprint.text();
 }
 
+// A CRC-32: quicker by far than the hash above, for there are many.
+std::string checksum_of(const std::vector<uint8_t>& pixels) {
+  safetensors::Checksum checksum;
+  checksum.add(std::as_bytes(std::span(pixels)));
+  return checksum.digits();
+}
+
+// "0.49/0.48/0.45"
+std::string joined(const std::vector<float>& values) {
+  std::string text;
+  for (const float value : values) text += concat(text.empty() ? "" : "/", value);
+  return text;
+}
+
 }  // namespace
 
 std::vector<int32_t> epoch_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch) {
@@ -72,6 +87,7 @@ DataLoader::DataLoader(ImageSet set, const LoaderOptions& options)
     : set_(std::move(set)), options_(options) {
   check_set(set_, options_);
   labels_hash_ = hash_of(set_.labels);
+  pixels_checksum_ = checksum_of(set_.images);
   const Device device = options_.device;
   const TensorOptions bytes{.dtype = DType::u8};
   images_ = Tensor::wrap(set_.images.data(), {set_.n, set_.c, set_.h, set_.w}, bytes).to(device);
@@ -154,7 +170,9 @@ std::string DataLoader::settings() const {
                 set_.c, "x", set_.h, "x", set_.w, ", labels ", labels_hash_, ", batch_size ",
                 options_.batch_size, ", shuffle ", options_.shuffle, ", drop_last ",
                 options_.drop_last, ", seed ", options_.seed, ", crop_padding ",
-                options_.crop_padding, ", flip ", options_.flip);
+                options_.crop_padding, ", flip ", options_.flip, ", pixels ", pixels_checksum_,
+                ", mean ", joined(set_.mean), ", std ", joined(set_.std), ", dtype ",
+                options_.dtype, ", format ", options_.format);
 }
 
 }  // namespace gradus::nn

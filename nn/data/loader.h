@@ -71,14 +71,14 @@ class DataLoader {
 
   const LoaderPosition& position() const { return position_; }
   void restore(const LoaderPosition& position);  // throws when it is outside the set
-  // Set (its name, size and a hash of its labels), seed and options in one line of "name value"
-  // pairs, to tell whether two runs see the same batches.
+  // Set (its name, size, hashes of its labels and pixels, mean and std), seed and options in one
+  // line of "name value" pairs, to tell whether two runs see the same batches.
   std::string settings() const;
 
  private:
   ImageSet set_;  // the vectors are empty where the device has its own copy
   LoaderOptions options_;
-  std::string labels_hash_;
+  std::string labels_hash_, pixels_checksum_;
   LoaderPosition position_;
   Tensor images_;        // [n, c, h, w], u8
   Tensor labels_;        // [n], u8

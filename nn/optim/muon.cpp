@@ -180,7 +180,9 @@ std::string Muon::settings() const {
              ", nesterov ", options_.nesterov, ", eps ", options_.eps, ", ns_steps ",
              options_.ns_steps, ", ns_a ", a, ", ns_b ", b, ", ns_c ", c, ", adjust ",
              options_.adjust == MuonAdjust::original ? "original" : "match_rms_adamw");
-  if (has_others()) text += concat(", adamw_lr ", adamw_lr_, ", adamw_", moments_.text());
+  if (has_others()) {  // "lr" last: files were written without it
+    text += concat(", adamw_lr ", adamw_lr_, ", adamw_", moments_.text(), ", lr ", options_.lr);
+  }
   return text;
 }
 
