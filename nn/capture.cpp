@@ -20,4 +20,11 @@ void CapturedStep::run() {
   captured() ? replay_() : step_();
 }
 
+// A replay may be running still.
+void CapturedStep::forget() {
+  if (captured()) with_backend(device_, [](auto& backend) { synchronize(backend); });
+  replay_ = nullptr;
+  calls_ = 0;
+}
+
 }  // namespace gradus::nn

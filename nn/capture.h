@@ -26,6 +26,8 @@ class CapturedStep {
   // Runs the step once; on CUDA without waiting for it. When the recording throws, the next call
   // tries again.
   void run();
+  // Where the host would launch something else now: the next call is the first again.
+  void forget();
   // Whether run() replays a recording.
   bool captured() const { return replay_ != nullptr; }
 

@@ -1,5 +1,6 @@
 #include "nn/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "nn/evaluation.h"
 #include "nn/finite_check.h"
 #include "nn/io/tensor_bytes.h"
+#include "nn/match.h"
 #include "nn/optim/clip_grad.h"
 
 namespace gradus::nn {
@@ -43,6 +45,16 @@ void check_devices(Module& model, const DataLoader& train, const Optimizer& opti
   }
 }
 
+// An optimizer of tensors that model.to() has replaced would step nothing that the model uses.
+void check_parameters(Module& model, const Optimizer& optimizer) {
+  const std::vector<Tensor> own = model.parameters();
+  for (const NamedTensor& p : optimizer.parameters()) {
+    const auto is_p = [&](const Tensor& tensor) { return is_same(tensor, p.tensor); };
+    check(std::ranges::any_of(own, is_p), "trainer", "the optimizer's parameter ", p.name, ", ",
+          p.tensor, ", is none of the model's; make the optimizer after model.to()");
+  }
+}
+
 void check_limit(std::string_view name, double value) {
   check(std::isfinite(value) && value >= 0, "trainer", name, " must be 0 or more, got ", value);
 }
@@ -61,6 +73,7 @@ Trainer::Trainer(Module& model, DataLoader& train, Optimizer& optimizer, Trainer
         options_.progress_every);
   check(train_.batches() > 0, "trainer", "an epoch must have at least one batch");
   check_devices(model_, train_, optimizer_);
+  check_parameters(model_, optimizer_);
   check_limit("clip_value", options_.clip_value);
   check_limit("clip_norm", options_.clip_norm);
   for (const NamedTensor& p : optimizer_.parameters()) parameters_.push_back(p.tensor);
@@ -95,12 +108,22 @@ void Trainer::begin_epoch(int64_t epoch) {
   totals_.zero_();
 }
 
+void Trainer::forget_step_of_other_modes() {
+  std::vector<bool> modes;
+  for (const Module::Entry& entry : model_.modules()) modes.push_back(entry.module->training());
+  for (const Tensor& p : parameters_) modes.push_back(p.requires_grad());
+  if (modes == modes_) return;
+  modes_ = std::move(modes);
+  captured_step_.forget();
+}
+
 void Trainer::step() {
   if (train_.next_batch_size() == 0) begin_epoch(train_.position().epoch + 1);
   if (!model_.training()) model_.train();
   const int64_t size = train_.next_batch_size();
   try {
     if (options_.capture && size == train_.options().batch_size) {
+      forget_step_of_other_modes();
       captured_step_.run();
     } else {
       enqueue_step(size);

@@ -6,8 +6,10 @@
 //   trainer.run(&test);
 //
 // The loss is the cross entropy of the model's output. On CUDA a step is captured once and
-// replayed; loss and right answers are added up on the device and read at progress ticks and at
-// the end of an epoch.
+// replayed, and again after another part of the model is in training mode or another parameter asks
+// for a gradient; whatever else the host changes between steps, a schedule or a layer's options,
+// needs a new trainer. Loss and right answers are added up on the device and read at progress ticks
+// and at the end of an epoch.
 #pragma once
 
 #include <atomic>
@@ -76,7 +78,8 @@ struct TrainerState {
 
 class Trainer {
  public:
-  // All four must outlive the trainer, and model, optimizer and loader must share a device.
+  // All but the options must outlive the trainer; model, optimizer and loader must share a device,
+  // and the optimizer's parameters must be the model's, all or some of them.
   Trainer(Module& model, DataLoader& train, Optimizer& optimizer, TrainerOptions options);
   ~Trainer();  // takes failed_step back from the optimizer
   Trainer(const Trainer&) = delete;
@@ -106,6 +109,7 @@ class Trainer {
   bool run_epoch();
   void enqueue_step(int64_t batch_size);
   void begin_epoch(int64_t epoch);
+  void forget_step_of_other_modes();
   void throw_if_failed();
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->load(); }
   std::optional<Metrics> evaluate(DataLoader& test, const std::function<bool()>& stop);
@@ -122,7 +126,8 @@ class Trainer {
   std::vector<Tensor> parameters_;  // the optimizer's, for clipping
   Tensor totals_;                   // [4], f64: core/ops/track_metrics.h
   Tensor failed_step_;              // [1], i64: -1, or the first step whose loss was not finite
-  CapturedStep captured_step_;
+  std::vector<bool> modes_;         // which modules train, which parameters ask for a gradient
+  CapturedStep captured_step_;      // in these modes
 };
 
 // "layer 0 Conv2d, layer 1 BatchNorm2d, layer 2 relu": what the shapes of parameters do not tell.

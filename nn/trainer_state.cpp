@@ -150,6 +150,7 @@ void Trainer::restore(const TrainerState& state) {
     if (own[i].name == "totals") totals_.copy_(values[i]);
   }
   failed_step_.fill_(-1);
+  captured_step_.forget();  // it holds when each parameter joined
 }
 
 void Trainer::throw_if_failed() {

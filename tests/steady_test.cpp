@@ -14,6 +14,7 @@
 #include "nn/trainer.h"
 #include "tests/support/gpu.h"
 #include "tests/support/toy.h"
+#include "tests/support/trainer_session.h"
 
 namespace gradus {
 namespace {
@@ -108,6 +109,37 @@ TEST(SteadyCuda, ReplayedTemplateOpIsEagerBitForBit) {
   GRADUS_SKIP_WITHOUT(kCuda);
   constexpr int kSteps = 100 + nn::CapturedStep::kWarmUp;
   EXPECT_EQ(run_template_op(true, kSteps), run_template_op(false, kSteps));
+}
+
+// Each after the step has been captured: a rate in the place of a schedule, a norm and a parameter
+// that are frozen and go on again.
+TEST(SteadyCuda, ChangesBetweenStepsReachACapturedStep) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  const auto trained = [](bool capture) {
+    test::Session run(kCuda);
+    run.options.capture = capture;
+    run.optimizer->set_schedule(nn::schedules::one_cycle(0.1, 100), 100);
+    nn::Trainer& trainer = run.start();
+    std::vector<std::string> hashes;
+    const auto steps = [&] {
+      for (int i = 0; i < nn::CapturedStep::kWarmUp + 3; ++i) trainer.step();
+      hashes.push_back(run.hash());
+    };
+    steps();
+    run.optimizer->set_lr(0.05);
+    steps();
+    run.net[1].eval();
+    steps();
+    Tensor weight = run.net.parameters()[0];
+    weight.set_requires_grad(false);
+    steps();
+    weight.set_requires_grad(true);
+    run.net[1].train();
+    steps();
+    return hashes;
+  };
+  const std::vector<std::string> eager = trained(false), captured = trained(true);
+  for (size_t i = 0; i < eager.size(); ++i) EXPECT_EQ(captured[i], eager[i]) << "part " << i;
 }
 
 }  // namespace

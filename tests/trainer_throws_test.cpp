@@ -66,6 +66,15 @@ TEST_P(TrainerThrows, AStepThatThrowsIsTakenAgain) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
+TEST_P(TrainerThrows, AnOptimizerOfOtherTensorsIsRefused) {
+  Session run(GetParam());
+  run.net.to(DType::f64);  // replaces those that the optimizer has
+  EXPECT_ERROR(run.start(), kInvalid, "trainer: the optimizer's parameter 0.weight, f32[4,1,3,3]",
+               "is none of the model's");
+  run.optimizer = std::make_unique<SGD>(std::vector{run.net.parameters()[1]}, SGDOptions{});
+  EXPECT_NO_THROW(run.start());  // some of them
+}
+
 GRADUS_ON_EACH_DEVICE(TrainerThrows);
 
 }  // namespace

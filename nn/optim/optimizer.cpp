@@ -90,6 +90,7 @@ void Optimizer::set_lr(double lr) {
         lr);
   replace_schedule(Tensor());
   lr_.fill_(lr);
+  for (Tensor& table : replaced_schedules_) table.fill_(lr);  // of captured steps
 }
 
 void Optimizer::set_schedule(const Schedule& schedule, int64_t total_steps) {

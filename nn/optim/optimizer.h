@@ -29,7 +29,7 @@ class Optimizer {
   void step();
   void zero_grad();  // forgets the gradients, so that the next backward writes and does not add
 
-  // The rate of all further steps; drops a schedule.
+  // The rate of all further steps, captured ones too; drops a schedule.
   void set_lr(double lr);
   // Rates of steps 0 to total_steps - 1; later steps keep the last one. Counts all steps so far.
   // A step that is captured keeps the table that it was captured with.
