@@ -4,6 +4,8 @@
 //                      nn::Linear(32 * 28 * 28, 10));
 //   Tensor logits = net(x);
 //
+// Sequential(Sequential(a, b)) is a move, with keys like 1.weight, where PyTorch's are 0.1.weight:
+// for these, add() the inner one to an empty outer one.
 // https://pytorch.org/docs/stable/generated/torch.nn.Sequential.html
 #pragma once
 
