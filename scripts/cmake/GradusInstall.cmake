@@ -120,6 +120,9 @@ set(GRADUS_PRIVATE_HEADERS
 )
 
 include(GNUInstallDirs)
+if(NOT GRADUS_INSTALL)
+  return()  # from this file
+endif()
 include(CMakePackageConfigHelpers)
 set(GRADUS_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/gradus)
 set_target_properties(gradus PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # to CUDA's libraries

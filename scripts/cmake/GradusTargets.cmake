@@ -22,8 +22,9 @@ target_compile_features(gradus PUBLIC cxx_std_20)
 target_link_libraries(gradus PRIVATE $<BUILD_INTERFACE:gradus_options> PUBLIC Threads::Threads
                       PRIVATE fmt::fmt ZLIB::ZLIB LibZip::LibZip $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
-# The OpCase lists, one file per op, used by tests, bench and compare.
-add_library(gradus_cases STATIC bench/cases/draw.cpp bench/cases/launches.cpp bench/cases/op_case.cpp)
+# The OpCase lists, one file per op, used by tests, bench and compare; built for these only.
+add_library(gradus_cases STATIC EXCLUDE_FROM_ALL
+  bench/cases/draw.cpp bench/cases/launches.cpp bench/cases/op_case.cpp)
 target_link_libraries(gradus_cases PRIVATE gradus_options PUBLIC gradus)
 
 # cpu/ is compiled once per instruction set; cpu/dispatch.h chooses at run time.
