@@ -1,8 +1,10 @@
 #include "nn/io/atomic_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -92,6 +94,49 @@ TEST(AtomicFile, RefusesWhatIsNoFile) {
                "No such file");
   EXPECT_ERROR(AtomicFile("save", ""), ErrorCode::io, "save: ''", "names no file");
   EXPECT_ERROR(AtomicFile("save", dir.path("no/")), ErrorCode::io, "names no file");
+}
+
+// As /dev/stdout leads to the file behind `>`, which would go on as one without a name.
+TEST(AtomicFile, RefusesWhatIsOpenElsewhere) {
+  const TempDir dir;
+  const FileDescriptor file(::open(dir.file("a", to_bytes("old")).c_str(), O_WRONLY));
+  for (const char* folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    const std::string name = concat(folder, file.get());
+    EXPECT_ERROR(AtomicFile("save", name), ErrorCode::io, name, "is not a regular file");
+    fs::remove(dir.path("link"));
+    fs::create_symlink(name, dir.path("link"));
+    EXPECT_ERROR(AtomicFile("save", dir.path("link")), ErrorCode::io, "is not a regular file");
+  }
+  EXPECT_EQ(read_file(dir.path("a")), to_bytes("old"));
+}
+
+TEST(AtomicFile, TakesTheLongestNames) {
+  const TempDir dir;
+  const std::string name(255, 'n');
+  write_atomically("save", dir.path(name), "text");
+  EXPECT_EQ(read_file(dir.path(name)), to_bytes("text"));
+  EXPECT_EQ(dir.names(), Names{name});
+}
+
+TEST(AtomicFile, KeepsTheModeOfTheOldFile) {
+  const TempDir dir;
+  for (const auto mode : {fs::perms(0600), fs::perms(0666)}) {
+    fs::permissions(dir.file("a", to_bytes("old")), mode);
+    write_atomically("save", dir.path("a"), "new");
+    EXPECT_EQ(fs::status(dir.path("a")).permissions(), mode);
+  }
+}
+
+TEST(AtomicFile, LeavesWriteProtectedFiles) {
+  const TempDir dir;
+  fs::permissions(dir.path(), fs::perms::all);
+  fs::permissions(dir.file("a", to_bytes("old")), fs::perms(0444));
+  const bool is_root = ::geteuid() == 0;
+  ASSERT_EQ(is_root ? ::seteuid(65534) : 0, 0);
+  EXPECT_ERROR(AtomicFile("save", dir.path("a")), ErrorCode::io, "cannot be written",
+               "Permission denied");
+  ASSERT_EQ(is_root ? ::seteuid(0) : 0, 0);
+  EXPECT_EQ(dir.names(), Names{"a"});
 }
 
 TEST(AtomicFile, FullDiskKeepsTheOldFile) {

@@ -1,6 +1,9 @@
 #include "nn/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,12 +19,20 @@ namespace {
 
 constexpr int kMaxAttempts = 1000;
 
+// A link there leads to what a process has open, which may have no name.
+bool is_in_proc(const fs::path& path) {
+  const fs::path folder = path.parent_path();
+  struct statfs system {};
+  return ::statfs(folder.empty() ? "." : folder.c_str(), &system) == 0 &&
+         system.f_type == PROC_SUPER_MAGIC;
+}
+
 }  // namespace
 
 fs::path followed(fs::path path, std::error_code& code) {
   constexpr int kMaxLinks = 40;
   std::error_code ignored;  // of what does not exist
-  for (int i = 0; fs::is_symlink(fs::symlink_status(path, ignored)); ++i) {
+  for (int i = 0; fs::is_symlink(fs::symlink_status(path, ignored)) && !is_in_proc(path); ++i) {
     if (i == kMaxLinks) {
       code = std::make_error_code(std::errc::too_many_symbolic_link_levels);
       return path;
@@ -40,18 +51,27 @@ AtomicFile::AtomicFile(std::string op, std::string path)
     fail(ErrorCode::io, op_, "'", path_, "': names no file");
   }
   // Renaming over a device or a directory would destroy or miss it.
-  const fs::file_status status = fs::status(target_, code);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
+  const fs::file_status old = fs::symlink_status(target_, code);
+  const bool exists = fs::exists(old);
+  if (exists && !fs::is_regular_file(old)) {
     fail(ErrorCode::io, op_, "'", path_, "': is not a regular file");
   }
+  // Renaming asks the folder only.
+  if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) {
+    fail_io("cannot be written", errno);
+  }
+  const auto mode =
+      static_cast<mode_t>(exists ? old.permissions() & fs::perms::all : fs::perms(0666));
   // O_EXCL: a name that another writer or an interrupted run holds is passed over.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   for (int attempt = 0; attempt < kMaxAttempts && !descriptor_; ++attempt) {
-    temporary_ = concat(target_, ".tmp-", ::getpid(), "-", attempt);
-    descriptor_ = FileDescriptor(::open(temporary_.c_str(), kFlags, 0666));
+    const std::string name = concat("gradus-", ::getpid(), "-", attempt, ".tmp");
+    temporary_ = fs::path(target_).replace_filename(name).string();
+    descriptor_ = FileDescriptor(::open(temporary_.c_str(), kFlags, mode));
     if (!descriptor_ && errno != EEXIST && errno != EINTR) break;
   }
   if (!descriptor_) fail_io("cannot be created", errno);
+  if (exists) ::fchmod(descriptor_.get(), mode);  // what the umask took
 }
 
 AtomicFile::~AtomicFile() {

@@ -17,16 +17,18 @@
 
 namespace gradus::nn {
 
-// What a symbolic link leads to in the end, whether that exists or not; other paths as they are.
+// What a symbolic link leads to in the end, whether that exists or not; other paths, and links of
+// /proc such as /dev/stdout leads to, as they are.
 std::filesystem::path followed(std::filesystem::path path, std::error_code& code);
 
 // Writes to a temporary name in the directory of `path`; commit() flushes it to the disk and
 // renames it, so that readers see the old file or the complete new one. Without commit() the old
 // file stays and the temporary one is removed. A symbolic link is followed: its target is replaced.
+// The new file has the old one's mode.
 class AtomicFile {
  public:
-  // Throws io if the directory cannot be written or `path` is something else than a regular file.
-  // `op` starts every error text.
+  // Throws io if the directory or an old file cannot be written, or `path` is something else than a
+  // regular file. `op` starts every error text.
   AtomicFile(std::string op, std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
