@@ -1,6 +1,7 @@
 #include "nn/data/image_set.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cmath>
@@ -81,6 +82,19 @@ TEST(ImageSet, OtherUsualPlaces) {
   dir.file("train-images.idx3-ubyte", images_file(1, 2, 2));
   dir.file("train-labels.idx1-ubyte", labels_file({5}));
   EXPECT_EQ(load_fashion_mnist(dir.path(), true).labels, Bytes{5});
+}
+
+// As unpackers make them that put each file into a folder of its own name.
+TEST(ImageSet, FoldersDoNotHideFiles) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir.path(kImages));
+  dir.file(kLabels, labels_file({3}));
+  EXPECT_ERROR(load_mnist(dir.path(), true), ErrorCode::io, "lacks train-images-idx3-ubyte: ");
+  dir.file("train-images.idx3-ubyte", images_file(1, 2, 2));
+  EXPECT_EQ(load_mnist(dir.path(), true).labels, Bytes{3});
+  std::filesystem::remove(dir.path(kImages));
+  ASSERT_EQ(::mkfifo(dir.path(kImages).c_str(), 0600), 0);
+  EXPECT_ERROR(load_mnist(dir.path(), true), ErrorCode::io, kImages, "is not a regular file");
 }
 
 TEST(ImageSet, MissingDirectory) {

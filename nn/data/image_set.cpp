@@ -93,7 +93,8 @@ std::string find_file(const SetInfo& info, const fs::path& dir, const std::strin
     const fs::path base = folder == "." ? dir : dir / folder;
     for (const std::string& candidate : {name, name + ".gz", dotted, dotted + ".gz"}) {
       std::error_code ignored;
-      if (fs::exists(base / candidate, ignored)) return (base / candidate).string();
+      const fs::file_status status = fs::status(base / candidate, ignored);
+      if (fs::exists(status) && !fs::is_directory(status)) return (base / candidate).string();
     }
   }
   return "";
