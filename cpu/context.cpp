@@ -165,10 +165,7 @@ class Cpu::Team {
   std::exception_ptr error_;
 };
 
-Cpu::Cpu()
-    : isa_(default_isa()),
-      allocator_(host_allocator()),
-      team_(std::make_unique<Team>(default_threads())) {}
+Cpu::Cpu() : isa_(default_isa()), allocator_(host_allocator()) {}
 Cpu::~Cpu() = default;
 
 void Cpu::set_isa(Isa isa) {
@@ -176,15 +173,20 @@ void Cpu::set_isa(Isa isa) {
   isa_ = isa;
 }
 
-int Cpu::threads() const { return team_->size(); }
+Cpu::Team& Cpu::team() const {
+  if (!team_) team_ = std::make_unique<Team>(default_threads());
+  return *team_;
+}
+
+int Cpu::threads() const { return team().size(); }
 
 void Cpu::set_threads(int count) {
   check(count >= 1 && count <= 256, "threads", "expected 1 to 256, got ", count);
-  if (count != threads()) team_ = std::make_unique<Team>(count);
+  if (!team_ || count != threads()) team_ = std::make_unique<Team>(count);
 }
 
 void Cpu::parallel(int64_t count, const std::function<void(int64_t)>& task) {
-  team_->run(count, task);
+  team().run(count, task);
 }
 
 Cpu& cpu() {

@@ -27,7 +27,8 @@ class Cpu {
   void set_isa(Isa isa);
 
   // Threads that work on one kernel, the caller included; by default the hardware's, or the
-  // environment variable GRADUS_THREADS. Results do not depend on it, bit for bit.
+  // environment variable GRADUS_THREADS, which is read, and throws, where they are first needed and
+  // none were set. Results do not depend on it, bit for bit.
   int threads() const;
   void set_threads(int count);  // 1 to 256
 
@@ -41,10 +42,11 @@ class Cpu {
 
  private:
   class Team;
+  Team& team() const;
 
   Isa isa_;
   std::shared_ptr<Allocator> allocator_;
-  std::unique_ptr<Team> team_;
+  mutable std::unique_ptr<Team> team_;  // made on first use
 };
 
 }  // namespace gradus

@@ -100,8 +100,10 @@ TEST(Cpu, TheEnvironmentChoosesThreads) {
   with_environment("GRADUS_THREADS", "3", [] { EXPECT_EQ(cpu().threads(), 3); });
   for (const char* text : {"0", "many", "257", "4x", ""}) {
     with_environment("GRADUS_THREADS", text, [&] {
-      EXPECT_ERROR(cpu(), ErrorCode::invalid_argument,
+      EXPECT_ERROR(cpu().threads(), ErrorCode::invalid_argument,
                    concat("GRADUS_THREADS: expected 1 to 256, got '", text, "'"));
+      cpu().set_threads(2);
+      EXPECT_EQ(cpu().threads(), 2);
     });
   }
 }
