@@ -134,6 +134,32 @@ TEST_F(CliExplain, ValuesOfAFile) {
                  {"--shape excludes --values"});
 }
 
+// An = may be part of a path.
+TEST_F(CliExplain, NamesOfArraysAndOfFiles) {
+  const std::vector<double> x = {1, 2, 4, 7};
+  for (const char* folder : {"lr=0.1", "runs/lr=0.1"}) {
+    std::filesystem::create_directories(dir_.path(folder));
+    const std::string file = std::string(folder) + "/x.npy";
+    nn::write_npy(dir_.path(file), DType::f64, {2, 2}, std::as_bytes(std::span(x)));
+    EXPECT_EQ(gradus({"explain", "layer_norm", "--values", file}).status, 0) << file;
+    EXPECT_EQ(gradus({"explain", "layer_norm", "--values", "x=" + file}).status, 0) << file;
+  }
+  expect_failure(gradus({"explain", "layer_norm", "--values", "z=lr=0.1/x.npy"}), 1,
+                 {"holds 'z', which is none of layer_norm's names"});
+}
+
+TEST_F(CliExplain, TheAxesOfARow) {
+  const auto text = [&](const char* axes) {
+    return gradus({"explain", "layer_norm", "--shape", "2,3,2", "--axes", axes}).out;
+  };
+  EXPECT_TRUE(text("1").starts_with("layer_norm of x [2,3,2], axes = 1, eps = "));
+  EXPECT_TRUE(contains(text("1"), "A set is a row: the last axis of x."));
+  EXPECT_TRUE(contains(text("3"), "A set is a row: the last 3 axes of x."));
+  EXPECT_TRUE(gradus({"explain", "rms_norm", "--shape", "2,3,2"})
+                  .out.starts_with("rms_norm of x [2,3,2], "
+                                   "axes = 2, "));
+}
+
 TEST_F(CliExplain, LargeTensorsAreRefusedAtOnce) {
   for (const char* shape : {"3000000,2", "1000000,1000000", "2,64,16,16"}) {
     expect_failure(gradus({"explain", "layer_norm", "--shape", shape}), 1,

@@ -157,6 +157,21 @@ TEST(LessonData, DrawsWhatFitsTheOptions) {
   EXPECT_EQ(cli::lesson_data(wide, {}, 0)["controls"][0]["values"].size(), 9u);
 }
 
+TEST(LessonData, RowsAndWhatIsNone) {
+  const auto control = [](int axes) {
+    const Setting setting{.layer = Layer::layer_norm, .axes = axes};
+    const explain::Inputs inputs{.x = explain::draw_inputs(setting, {3, 2, 4}, 1).x};
+    const json data = cli::lesson_data(setting, inputs, 0);
+    EXPECT_EQ(data["variants"].size(), data["controls"][0]["values"].size());
+    return data["controls"][0];
+  };
+  EXPECT_EQ(control(0)["label"], "rows");
+  EXPECT_EQ(control(2)["label"], "rows");
+  EXPECT_EQ(control(1)["label"], "batch") << "of two rows each";
+  // A set of all axes takes all of x.
+  EXPECT_EQ(control(3)["values"], json::array({3}));
+}
+
 TEST(LessonData, BatchNormOfOneValuePerSampleNeedsTwoSamples) {
   const Setting setting{.layer = Layer::batch_norm};
   const json data = cli::lesson_data(setting, {.x = explain::draw_inputs(setting, {3, 2}, 1).x}, 0);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/tolerance.h"
@@ -75,6 +76,15 @@ void put(Arrays& arrays, const std::string& name, const nn::NpyArray& array,
   check(arrays.emplace(name, tensor_of(array)).second, "explain", "'", name, "' is given twice");
 }
 
+// Of NAME=, which may stand before a file; 0 where there is none.
+size_t name_size(const std::string& file) {
+  const size_t sign = file.find('=');
+  std::error_code ignored;
+  const bool none = sign == std::string::npos || file.find('/') < sign || file.ends_with(".npz") ||
+                    std::filesystem::exists(file, ignored);
+  return none ? 0 : sign + 1;
+}
+
 // Without the extents that are 1.
 std::vector<int64_t> essence(const Shape& shape) {
   std::vector<int64_t> extents(shape.begin(), shape.end());
@@ -92,10 +102,7 @@ Tensor taken(const Arrays& arrays, std::string_view name, const Shape& shape) {
 
 }  // namespace
 
-std::string path_of(const std::string& file) {
-  const size_t sign = file.find('=');
-  return file.ends_with(".npz") || sign == std::string::npos ? file : file.substr(sign + 1);
-}
+std::string path_of(const std::string& file) { return file.substr(name_size(file)); }
 
 Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
   Arrays arrays;
@@ -104,8 +111,8 @@ Arrays read_arrays(const std::vector<std::string>& files, Layer layer) {
       for (const auto& [name, array] : nn::read_npz(file)) put(arrays, name, array, file, layer);
       continue;
     }
-    const size_t sign = file.find('=');
-    const std::string name = sign == std::string::npos ? "x" : file.substr(0, sign);
+    const size_t size = name_size(file);
+    const std::string name = size == 0 ? "x" : file.substr(0, size - 1);
     put(arrays, name, nn::read_npy(path_of(file)), file, layer);
   }
   return arrays;

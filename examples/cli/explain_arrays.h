@@ -17,7 +17,8 @@ namespace gradus::cli {
 
 using Arrays = std::map<std::string, Tensor, std::less<>>;
 
-// Of "NAME=FILE.npy", "FILE.npy" or "FILE.npz": the file.
+// Of "NAME=FILE.npy", "FILE.npy" or "FILE.npz": the file. NAME= with a slash in it is part of the
+// file's name, and so it is where there is a file of the whole name: lr=0.1/x.npy.
 std::string path_of(const std::string& file);
 
 // Each file is an npz file or NAME=FILE.npy; a plain FILE.npy is x. Integers become f64. Throws io

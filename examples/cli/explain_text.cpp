@@ -16,19 +16,23 @@ using namespace explain;  // NOLINT: the names of a derivation's parts
 // Below this two numbers are equal in all digits that are printed.
 constexpr double kPrinted = 5e-6;
 
+// How many last axes a set of layer_norm or rms_norm runs over.
+int row_axes(const Derivation& d) { return d.inputs.gamma.rank(); }
+
 // What the layer normalizes, in a sentence.
-std::string_view sets_in_words(const Setting& setting) {
-  switch (setting.layer) {
+std::string sets_in_words(const Derivation& d) {
+  switch (d.setting.layer) {
     case Layer::batch_norm:
       return "A set is a channel, over all samples and positions.";
     case Layer::group_norm:
       return "A set is a group of neighbouring channels of one sample.";
     case Layer::layer_norm:
     case Layer::rms_norm:
-      return "A set is a row: the last axes of x.";
+      return fmt::format("A set is a row: the last {} of x.",
+                         row_axes(d) == 1 ? "axis" : fmt::format("{} axes", row_axes(d)));
     case Layer::instance_norm:
-      return setting.training ? "A set is one channel of one sample."
-                              : "A set is a channel, as in batch_norm's evaluation.";
+      return d.setting.training ? "A set is one channel of one sample."
+                                : "A set is a channel, as in batch_norm's evaluation.";
     case Layer::local_response_norm:
       return "A column is the channels at one position; each channel has a window of its own in "
              "it.";
@@ -38,12 +42,14 @@ std::string_view sets_in_words(const Setting& setting) {
   return "";
 }
 
-std::string options_in_words(const Setting& o) {
+std::string options_in_words(const Derivation& d) {
+  const Setting& o = d.setting;
   if (o.layer == Layer::softmax2d) return "";
   if (o.layer == Layer::local_response_norm)
     return fmt::format(", size = {}, alpha = {}, beta = {}, k = {}", o.size, o.alpha, o.beta, o.k);
   std::string text;
   if (o.layer == Layer::group_norm) text += fmt::format(", groups = {}", o.groups);
+  if (o.is_row_norm()) text += fmt::format(", axes = {}", row_axes(d));
   text += fmt::format(", eps = {}", o.eps);
   if (o.has_running()) text += o.training ? ", training" : ", evaluation";
   return text;
@@ -69,7 +75,7 @@ std::vector<std::string> windows_drawn(const Derivation& d) {
 
 void write_inputs(TextPage& page, const Derivation& d) {
   page.heading("The input");
-  page.paragraph(sets_in_words(d.setting));
+  page.paragraph(sets_in_words(d));
   page.block("x", grid(d.inputs.x));
   if (d.windows.defined()) {
     page.paragraph(
@@ -135,7 +141,7 @@ void write_half(TextPage& page, const HalfNote& half) {
 std::string explain_text(const Derivation& d, TextStyle style) {
   TextPage page(style);
   page.title(fmt::format("{} of x {}{}", to_string(d.setting.layer), to_string(d.inputs.x.shape()),
-                         options_in_words(d.setting)));
+                         options_in_words(d)));
   write_inputs(page, d);
   write_steps(page, d, Phase::forward);
   page.heading("Saved for the backward");

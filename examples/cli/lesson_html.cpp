@@ -66,9 +66,12 @@ json controls_of(const Setting& setting, const Shape& shape) {
   const int64_t s = shape.numel() / (shape[0] * shape[1]);
   const bool has_one = setting.layer == Layer::batch_norm && shape[0] * s == 1;
   const bool needs_two = setting.layer == Layer::batch_norm && s == 1 && !has_one;
+  // gamma of a set that runs over all axes is as large as x.
+  const Shape row = setting.is_row_norm() ? layout_of(setting, shape).per_param : Shape();
+  const int64_t fewest = row.rank() == shape.rank() ? shape[0] : needs_two ? 2 : 1;
   controls.push_back({{"key", "batch"},
-                      {"label", setting.is_row_norm() ? "rows" : "batch"},
-                      {"values", numbers(needs_two ? 2 : 1, shape[0])}});
+                      {"label", row.rank() + 1 == shape.rank() ? "rows" : "batch"},
+                      {"values", numbers(fewest, shape[0])}});
   if (setting.has_running()) {
     controls.push_back({{"key", "mode"},
                         {"label", "training or evaluation"},
