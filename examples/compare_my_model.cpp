@@ -36,7 +36,10 @@ int main(int argc, char** argv) try {
       }
     }
   }
-  if (argc > 1) std::ofstream(argv[1]) << to_json(report);
+  if (argc > 1 && !(std::ofstream(argv[1]) << to_json(report) << std::flush)) {
+    std::fprintf(stderr, "cannot write '%s'\n", argv[1]);
+    return 2;
+  }
   std::printf(report.ok() ? "all within tolerance\n" : "NOT within tolerance\n");
   return report.ok() ? 0 : 1;
 } catch (const gradus::Error& error) {

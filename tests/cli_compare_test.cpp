@@ -103,7 +103,13 @@ TEST_F(CompareCli, ShapesThatFitAndThatDoNot) {
   EXPECT_EQ(report()["rows"][0]["shape"], Json({2, 12, 5, 3}));
   expect_failure(compare({"--layer", "max_pool2d", "--shape", "4,5"}), 1,
                  {"--shape [4,5] does not fit", "max_pool2d"});
-  expect_failure(compare({"--shape", "4,0"}), 2, {"--shape"});
+  for (const char* shape : {"4,0", "4,", "", "4;5", "1,1,1,1,1,1,1,1,1"})
+    expect_failure(compare({"--shape", shape}), 2, {"--shape", "up to 8 sizes of 1 or more"});
+  ASSERT_EQ(compare({"--layer", "gelu", "--shape", "64,10", "--shape", "3", "--repeats", "0",
+                     "--json", "report.json"})
+                .status,
+            0);
+  EXPECT_EQ(report()["rows"][0]["shape"], Json({3})) << "the last one counts";
   expect_text(compare({"--shape", "3,4,6,5", "--dtype", "f32", "--repeats", "0"}), 0, "relu");
   expect_text(compare({"--shape", "4,5", "--dtype", "f32", "--repeats", "0"}), 0,
               "left out, since they take no x of [4,5]: conv2d, max_pool2d");
@@ -132,7 +138,9 @@ TEST_F(CompareCli, TheModelOfAResumeFile) {
   EXPECT_NE(result.out.find("gelu"), std::string::npos) << result.out;
   dir_.file("other.txt", test::Bytes{1, 2, 3});
   expect_failure(compare({"--model", "other.txt"}), 1, {"other.txt"});
-  expect_failure(compare({"--model", "nothing"}), 1, {"nothing"});
+  expect_failure(
+      compare({"--model", "lnet"}), 1,
+      {"'lnet' is neither a network (small_cnn, lenet, resnet8) nor a file that exists"});
 }
 
 TEST_F(CompareCli, LockStepTraining) {
@@ -208,7 +216,8 @@ TEST_F(CompareCli, OptionsThatWouldDoNothingAreRefused) {
       {{"--model", "lenet", "--shape", "2,1,28,28", "--data", "data"}, "--data: --shape says"},
       {{"--json", "a", "--html", "a"}, "--html: 'a' is the file of --json"},
       {{"--model", "run.resume", "--json", "data/../run.resume"}, "is the file of --model"},
-      {{"--json", ""}, "--json: expected the name of a file"}};
+      {{"--json", ""}, "--json: expected the name of a file"},
+      {{"--model", "lenet", "--data", ""}, "--data: expected the name of a file or folder"}};
   for (const auto& [arguments, text] : wrong) expect_failure(compare(arguments), 2, {text});
 }
 
@@ -231,6 +240,8 @@ TEST_F(CompareCli, TheExampleOfOnesOwnModel) {
   expect_text(result, 0, "all within tolerance");
   EXPECT_NE(result.out.find("GroupNorm"), std::string::npos) << result.out;
   EXPECT_EQ(report("mine.json")["what"], "model");
+  expect_failure(test::run_process({GRADUS_COMPARE_MY_MODEL, "/dev/full"}, {.dir = dir_.path()}), 2,
+                 {"cannot write '/dev/full'"});
 }
 
 TEST_F(CompareCli, CudaIsBesideTheCpu) {

@@ -129,6 +129,21 @@ TEST_P(CliTrain, InterruptWithoutAResumeFileMakesOne) {
   }
 }
 
+// The line can be pasted into a shell.
+TEST_P(CliTrain, InterruptQuotesTheResumeFile) {
+  const ProcessResult result =
+      train_here({"--epochs", "500", "--resume", "it's 1"}, {.interrupt_when = [](const auto& out) {
+                   return out.find("epoch 1/") != std::string::npos;
+                 }});
+  ASSERT_EQ(result.status, 130) << result.out << result.err;
+  EXPECT_NE(result.out.find("--resume 'it'\\''s 1' goes on"), std::string::npos) << result.out;
+}
+
+TEST_P(CliTrain, HeadlineCountsOne) {
+  const ProcessResult result = train_here({"--epochs", "1", "--batch-size", "96"});
+  EXPECT_NE(result.out.find("1 epoch of 1 step of 96 images"), std::string::npos) << result.out;
+}
+
 TEST_P(CliTrain, ResumingAFinishedRunDoesNothing) {
   ASSERT_EQ(train_here({"--resume", "run.resume", "--metrics", "m"}).status, 0);
   const std::string hash = last_hash("m");

@@ -226,6 +226,8 @@ int bench_conv(const ConvOptions& o) {
   if (names.empty()) {
     names = gpu ? std::vector<std::string>{"bf16", "tf32", "f32"} : std::vector<std::string>{"f32"};
   }
+  const bool tf32 = std::ranges::find(names, "tf32") != names.end();
+  check(gpu || !tf32, "bench", "tf32 needs a GPU, got device ", device);
   Roof roof;
   roof.gb_per_s = copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats);
   print_head(device, roof.gb_per_s, o.layout);
@@ -233,7 +235,6 @@ int bench_conv(const ConvOptions& o) {
   bool same = true;
   for (const std::string& name : names) {
     const Mode mode = parse_mode(name);
-    check(gpu || !mode.tf32, "bench", "tf32 needs a GPU, got device ", device);
     roof.tflop_per_s = product_rate(device, mode, o.repeats);
     products[name] = roof.tflop_per_s;
     fmt::print("{}: a large matrix product does {:.1f} TFLOP/s\n", name, roof.tflop_per_s);
@@ -278,7 +279,7 @@ void add_bench_conv(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--repeats", o->repeats, "Measurements, of which the median counts")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000).description(""))
+      ->transform(integer(1, 100000))
       ->capture_default_str();
   command->add_option("--json", o->json, "Write the rows to this file, too")
       ->type_name("FILE")

@@ -169,7 +169,7 @@ void add_bench_layers(CLI::App& bench, Action& action) {
                    "Measurements, of which the median counts; 0 runs each case once, untimed, for "
                    "a profiler")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000).description(""))
+      ->transform(integer(0, 100000))
       ->capture_default_str();
   command->add_option("--json", o->json, "Write the rows to this file, too")
       ->type_name("FILE")

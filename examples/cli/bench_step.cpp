@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "examples/cli/autotune_run.h"
 #include "examples/cli/commands.h"
+#include "examples/cli/option_checks.h"
 #include "examples/cli/progress.h"
 #include "examples/cli/run_setup.h"
 #include "nn/compare/timer.h"
@@ -100,10 +101,10 @@ void add_bench_step(CLI::App& bench, Action& action) {
   const auto options = std::make_shared<BenchOptions>();
   add_run_options(*command, *options);
   add_autotune_options(*command, options->autotune);
-  command->get_option("--batch-size")->check(CLI::Range(1, 60000).description(""));
+  command->get_option("--batch-size")->transform(integer(1, 60000));
   command->add_option("--repeats", options->repeats, "Measurements")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000).description(""))
+      ->transform(integer(1, 100000))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &action] {

@@ -22,8 +22,8 @@ void add_bench_conv(CLI::App& bench, Action& action);
 // Writes out what was printed; throws io when standard output does not take it.
 void finish_output();
 
-// Exit statuses beside 0.
+// Exit statuses beside 0, and beside that of interrupt.h.
 inline constexpr int kFailed = 1;    // an error, on standard error; or a verdict other than right
-inline constexpr int kBadUsage = 2;  // the command line; and 130 after Ctrl-C
+inline constexpr int kBadUsage = 2;  // the command line
 
 }  // namespace gradus::cli

@@ -2,10 +2,8 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <memory>
 
@@ -27,25 +25,6 @@ namespace gradus::cli {
 namespace {
 
 constexpr const char* kInstead = "the CPU is held against its f64 and against finite differences";
-
-// On a terminal, how far it is; removes itself.
-class Counter {
- public:
-  explicit Counter(size_t all) : all_(all), watched_(isatty(STDERR_FILENO) == 1) {}
-  ~Counter() {
-    if (watched_) print_error("\r\033[K");
-  }
-  Counter(const Counter&) = delete;
-  Counter& operator=(const Counter&) = delete;
-  void next(const std::string& name) {
-    ++done_;
-    if (watched_) print_error(fmt::format("\r{} of {}: {}\033[K", done_, all_, name));
-  }
-
- private:
-  size_t all_, done_ = 0;
-  bool watched_;
-};
 
 // A large case as it is on a GPU; an eighth of its batch where only a CPU has to do it.
 OpCase sized(const OpCase& op_case, bool gpu) {
@@ -90,9 +69,10 @@ CompareReport compare_layers(const CompareCommand& o) {
                                            : CompareDevice{.device = device});
     report.devices.back().text = describe(device);
   }
-  Counter counter(cases.size());
+  StatusLine status;
+  size_t done = 0;
   for (const OpCase& op_case : cases) {
-    counter.next(op_case.function);
+    status.show(fmt::format("{} of {}: {}", ++done, cases.size(), op_case.function));
     const OpCase one = sized(op_case, gpu);
     for (const DType dtype : o.dtypes) {
       if (one.benchmark) {
@@ -133,24 +113,14 @@ std::string check_dtypes(const std::string& text) {
   return fmt::format("expected f32, f64, f16 or bf16, got '{}'", text);
 }
 
-Shape parse_shape(const std::vector<std::string>& extents) {
-  Shape shape;
-  for (const std::string& text : extents) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool good = error == std::errc() && end == text.data() + text.size() && value > 0;
-    if (!good || shape.rank() == kMaxRank) {
-      throw CLI::ValidationError("--shape", fmt::format("expected up to {} sizes of 1 or more, "
-                                                        "separated by commas, got '{}'",
-                                                        kMaxRank, text));
-    }
-    shape.append(value);
-  }
-  return shape;
+std::string check_shape(const std::string& text) {
+  if (parse_shape(text)) return "";
+  return fmt::format("expected up to {} sizes of 1 or more, separated by commas, got '{}'",
+                     kMaxRank, text);
 }
 
 void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>& dtypes,
-                 std::vector<std::string>& extents) {
+                 std::string& shape) {
   command.add_option("--layer", o.layers, "Only these (default: all); may be repeated")
       ->type_name("NAME")
       ->delimiter(',')
@@ -170,7 +140,7 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
                    "starts on CUDA from the CPU's bits; stops where the two part");
   command.add_option("--steps", o.steps, "Steps of --train")
       ->type_name("N")
-      ->check(check_count)
+      ->transform(integer(1))
       ->capture_default_str();
   command
       .add_option(
@@ -184,7 +154,8 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       .add_option("--data", o.data,
                   "Folder of the model's images, Fashion-MNIST (default: where the Debian package "
                   "dataset-fashion-mnist puts them; without it, images drawn at random)")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(check_name);
   command
       .add_option("--dtype", dtypes,
                   "Of the values, separated by commas (default: f32,bf16; --train takes f32 only)")
@@ -193,12 +164,11 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       ->check(check_dtypes)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
-      .add_option("--shape", extents,
+      .add_option("--shape", shape,
                   "Of each layer's x, or of the model's batch of drawn images; sizes separated by "
                   "commas (default: many shapes)")
       ->type_name("N,C,H,W")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->check(check_shape);
   command
       .add_option("--tolerance", o.tolerance,
                   "Largest error as a share of a tensor's largest value or term (default: computed "
@@ -207,13 +177,9 @@ void add_options(CLI::App& command, CompareCommand& o, std::vector<std::string>&
       ->check(check_positive_real);
   command.add_option("--repeats", o.repeats, "Measurements of each time; 0: no times")
       ->type_name("N")
-      ->check(CLI::Range(0, 1000).description(""))
+      ->transform(integer(0, 1000))
       ->capture_default_str();
-  command
-      .add_option("--threads", o.threads,
-                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256).description(""));
+  add_threads_option(command, o);
   command.add_option("--json", o.json, "Write everything to this file: docs/compare.md says how")
       ->type_name("FILE")
       ->check(check_name);
@@ -261,10 +227,11 @@ void add_compare(CLI::App& app, Action& action) {
       "compare", "Compare the layers on the CPU and on CUDA: errors, times, verdict");
   struct Parsed {
     CompareCommand options;
-    std::vector<std::string> dtypes, extents;
+    std::vector<std::string> dtypes;
+    std::string shape;
   };
   const auto parsed = std::make_shared<Parsed>();
-  add_options(*command, parsed->options, parsed->dtypes, parsed->extents);
+  add_options(*command, parsed->options, parsed->dtypes, parsed->shape);
   command->footer(
       "Each layer gets the same bits on both devices and is held against the CPU in f64; without a "
       "GPU the CPU is also held against finite differences. The status is 0 when all is within its "
@@ -280,7 +247,7 @@ void add_compare(CLI::App& app, Action& action) {
     }
     if (o.dtypes.empty()) o.dtypes = {DType::f32};
     if (parsed->dtypes.empty() && !o.train) o.dtypes.push_back(DType::bf16);
-    if (!parsed->extents.empty()) o.shape = parse_shape(parsed->extents);
+    o.shape = parse_shape(parsed->shape);
     check_together(*command, o);
     action = [parsed] { return run(parsed->options); };
   });

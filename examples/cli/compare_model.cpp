@@ -1,5 +1,8 @@
 // `gradus compare --model`: a network, and a batch for it.
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -42,6 +45,9 @@ ComparedNetwork::ComparedNetwork(const CompareCommand& o) : o_(o) {
   const std::string dir = o.shape ? "" : data_dir(o);
   if (o.shape) image_ = {(*o.shape)[1], (*o.shape)[2], (*o.shape)[3]};
   if (!is_name(name)) {
+    std::error_code ignored;
+    check(std::filesystem::exists(name, ignored), "compare", "'", name, "' is neither a network (",
+          fmt::format("{}", fmt::join(nn::model_names(), ", ")), ") nor a file that exists");
     file_ = nn::load_model(name);
     const Shape of_file{file_->options.channels, file_->options.height, file_->options.width};
     check(!o.shape || image_ == of_file, "compare", "the network in '", name, "' takes images of ",

@@ -1,7 +1,6 @@
 // `gradus compare --train`: lock-step training.
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -55,16 +54,14 @@ std::string drift_text(const CompareTraining& train) {
 CompareReport compare_training(const CompareCommand& o) {
   ComparedNetwork network(o);
   const double lr = o.lr.value_or(default_lr(o.optimizer) / 10);
-  const bool watched = isatty(STDERR_FILENO) == 1;
+  StatusLine status;
   CompareReport report = gradus::compare_training(
       [&] { return network.make(); },
       [&](nn::Module& model) { return make_optimizer(o.optimizer, model, lr); },
       [&] { return network.next_batch(); },
       {.steps = o.steps, .tolerance = o.tolerance, .on_step = [&](int64_t step, double loss) {
-         if (watched)
-           print_error(fmt::format("\rstep {} of {}, loss {:.4f} ", step, o.steps, loss));
+         status.show(fmt::format("step {} of {}, loss {:.4f}", step, o.steps, loss));
        }});
-  if (watched) print_error(fmt::format("\r{:40}\r", ""));
   report.model = network.name();
   report.seed = o.seed;
   if (!network.has_data()) report.missing.push_back("The batches are of images drawn at random.");

@@ -4,9 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 
@@ -36,24 +34,8 @@ struct ExplainOptions {
   std::string markdown, json, html, save;
 };
 
-// "2,4,3": two to eight extents of 1 or more.
-std::optional<Shape> parse_shape(std::string_view text) {
-  Shape shape;
-  while (!text.empty() && shape.rank() < kMaxRank) {
-    int64_t extent = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), extent);
-    if (result.ec != std::errc() || extent < 1) return {};
-    shape.append(extent);
-    text.remove_prefix(static_cast<size_t>(result.ptr - text.data()));
-    if (text.empty()) return shape.rank() < 2 ? std::nullopt : std::optional(shape);
-    if (!text.starts_with(',')) return {};
-    text.remove_prefix(1);
-  }
-  return {};
-}
-
 std::string check_shape(const std::string& text) {
-  if (parse_shape(text)) return "";
+  if (parse_shape(text).value_or(Shape()).rank() >= 2) return "";
   return fmt::format("expected 2 to {} extents such as 2,4,3, got '{}'", kMaxRank, text);
 }
 
@@ -122,10 +104,7 @@ int run_check(ExplainOptions o) {
   }
   print_defaults(o, arrays);
   std::istringstream text(diagnosis.text());
-  for (std::string line; std::getline(text, line);) {
-    const std::string_view indent = line.starts_with("  ") ? "  " : "";
-    fmt::print("{}{}\n", indent, wrapped(line.substr(indent.size()), 78, "  "));
-  }
+  for (std::string line; std::getline(text, line);) fmt::print("{}\n", wrapped(line, 80, "  "));
   if (proposes && (diagnosis.right() || !diagnosis.is_named()) && o.save.empty())
     fmt::print("--save FILE writes one.\n");
   const bool unknown = std::ranges::any_of(diagnosis.findings, [](const explain::Finding& one) {
@@ -166,14 +145,14 @@ int run_explain(ExplainOptions o) {
 void add_setting_options(CLI::App& command, Setting& setting) {
   command.add_option("--groups", setting.groups, "Of group_norm")
       ->type_name("G")
-      ->check(check_count)
+      ->transform(integer(1))
       ->capture_default_str();
   command
       .add_option("--axes", setting.axes,
                   "Of layer_norm and rms_norm: a set runs over so many last axes (default: all but "
                   "the first, so [B,T,C] needs --axes 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, kMaxRank).description(""));
+      ->transform(integer(1, kMaxRank));
   command.add_option("--eps", setting.eps, "Added to the variance (rms_norm: to the mean square)")
       ->type_name("X")
       ->check(check_non_negative_real)
@@ -186,7 +165,7 @@ void add_setting_options(CLI::App& command, Setting& setting) {
       ->excludes(train);
   command.add_option("--size", setting.size, "Of local_response_norm's window")
       ->type_name("N")
-      ->check(check_count)
+      ->transform(integer(1))
       ->capture_default_str();
   for (const auto& [name, value] :
        {std::pair("--alpha", &setting.alpha), {"--beta", &setting.beta}, {"--k", &setting.k}}) {
@@ -215,7 +194,7 @@ CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
           ->check(check_shape);
   command.add_option("--seed", o.seed, "Of what is not given")
       ->type_name("N")
-      ->check(check_seed)
+      ->transform(integer(0, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
   CLI::Option* values =
       add_files(command, "--values", o.values,

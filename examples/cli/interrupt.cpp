@@ -24,7 +24,9 @@ void on_signal(int number) {
 }
 
 void handle(int number, int flags) {
-  struct sigaction action {};
+  struct sigaction action {
+  }, before{};
+  if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
   action.sa_handler = on_signal;
   action.sa_flags = flags;
   sigaction(number, &action, nullptr);
@@ -36,9 +38,7 @@ const std::atomic<bool>& catch_interrupts() {
   for (const int number : {SIGINT, SIGTERM}) {
     handle(number, static_cast<int>(SA_RESETHAND));  // a second one has its usual effect
   }
-  struct sigaction before {};
-  const bool ignored = sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
-  if (!ignored) handle(SIGHUP, 0);
+  handle(SIGHUP, 0);
   std::signal(SIGPIPE, SIG_IGN);
   return g_interrupted;
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -51,7 +52,9 @@ class HelpFormatter final : public CLI::Formatter {
   }
 
  private:
-  static size_t columns() { return std::clamp<size_t>(gradus::cli::terminal_columns(), 60, 100); }
+  static size_t columns() {
+    return std::clamp<size_t>(gradus::cli::terminal_columns(STDOUT_FILENO), 60, 100);
+  }
   std::string beside(const std::string& text) const {
     return gradus::cli::wrapped(text, columns() - get_column_width(), "");
   }
@@ -77,7 +80,8 @@ int main(int argc, char** argv) {
       "`gradus COMMAND --help` lists the options of a command.\n"
       "Exit status: 0 for success; 1 for an error, which standard error says, or where a command "
       "that judges (compare, explain --check, bench conv) finds anything else than right; 2 for a "
-      "wrong command line; 130 after Ctrl-C.");
+      "wrong command line; 128 + the number of the signal that ended a training: 130 after Ctrl-C, "
+      "143 after SIGTERM, 129 after its terminal has closed.");
   Action action;
   add_train(app, action);
   add_compare(app, action);

@@ -1,7 +1,9 @@
 #include "examples/cli/metrics_file.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "core/error.h"
 #include "nn/io/atomic_file.h"
@@ -15,6 +17,11 @@ int64_t epoch_of(const std::string& path, const std::string& line) {
       json.is_object() && json.contains("epoch") && json["epoch"].is_number_integer();
   if (!known) fail(ErrorCode::io, "metrics", "'", path, "' holds a line without an epoch: ", line);
   return json["epoch"].get<int64_t>();
+}
+
+[[noreturn]] void fail_io(const std::string& path, const char* what) {
+  fail(ErrorCode::io, "metrics", "'", path, "': ", what, ": ",
+       std::generic_category().message(errno));
 }
 
 // The file that the run goes on from may be older than the metrics; the last line may be half of
@@ -32,7 +39,7 @@ void drop_later_epochs(const std::string& path, int64_t epochs_done) {
       dropped = true;
     }
   }
-  if (in.bad()) fail(ErrorCode::io, "metrics", "cannot read '", path, "'");
+  if (in.bad() || !in.is_open()) fail_io(path, "cannot be read");
   if (!dropped) return;
   nn::write_atomically("metrics", path, kept);
 }
@@ -44,7 +51,7 @@ MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> epochs_
   if (path_.empty()) return;
   if (epochs_done) drop_later_epochs(path_, *epochs_done);
   file_.open(path_, epochs_done ? std::ios::app : std::ios::trunc);
-  if (!file_) fail(ErrorCode::io, "metrics", "cannot write '", path_, "'");
+  if (!file_) fail_io(path_, "cannot be opened");
 }
 
 void MetricsFile::write(const nn::EpochReport& report) {
@@ -63,7 +70,7 @@ void MetricsFile::write(const nn::EpochReport& report) {
     line["test_accuracy"] = report.test->accuracy;
   }
   file_ << line.dump() << std::endl;
-  if (!file_) fail(ErrorCode::io, "metrics", "cannot write '", path_, "'");
+  if (!file_) fail_io(path_, "cannot be written");
 }
 
 }  // namespace gradus::cli

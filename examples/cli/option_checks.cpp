@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
 #include <filesystem>
 
 #include "nn/io/atomic_file.h"
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 template <class T>
-bool parses(const std::string& text, T& value) {
+bool parses(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -36,12 +36,6 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string check_count(const std::string& text) {
-  int64_t value = 0;
-  if (parses(text, value) && value >= 1) return "";
-  return fmt::format("expected an integer of 1 or more, got '{}'", text);
-}
-
 std::string check_positive_real(const std::string& text) {
   double value = 0;
   if (parses(text, value) && std::isfinite(value) && value > 0) return "";
@@ -54,14 +48,34 @@ std::string check_non_negative_real(const std::string& text) {
   return fmt::format("expected a finite number of 0 or more, got '{}'", text);
 }
 
-std::string check_seed(const std::string& text) {
-  uint64_t value = 0;
-  if (parses(text, value)) return "";
-  return fmt::format("expected an integer of 0 to 2^64 - 1, got '{}'", text);
+std::string check_name(const std::string& text) {
+  return text.empty() ? "expected the name of a file or folder, got ''" : "";
 }
 
-std::string check_name(const std::string& text) {
-  return text.empty() ? "expected the name of a file, got ''" : "";
+CLI::Validator integer(uint64_t first, uint64_t last) {
+  const auto rewrite = [=](std::string& text) -> std::string {
+    uint64_t value = 0;
+    if (!parses(text, value) || value < first || value > last) {
+      const std::string range = last == kMostInteger ? "or more" : fmt::format("to {}", last);
+      return fmt::format("expected an integer of {} {}, got '{}'", first, range, text);
+    }
+    text = std::to_string(value);
+    return "";
+  };
+  return CLI::Validator(rewrite, "");
+}
+
+std::optional<Shape> parse_shape(std::string_view text) {
+  Shape shape;
+  while (shape.rank() < kMaxRank) {
+    const size_t comma = std::min(text.find(','), text.size());
+    int64_t extent = 0;
+    if (!parses(text.substr(0, comma), extent) || extent < 1) return {};
+    shape.append(extent);
+    if (comma == text.size()) return shape;
+    text.remove_prefix(comma + 1);
+  }
+  return {};
 }
 
 void check_files_differ(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {

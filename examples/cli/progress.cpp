@@ -34,6 +34,13 @@ std::string numbers(const nn::Progress& p) {
                      time_text(remaining_seconds(p, images_per_step)));
 }
 
+constexpr const char* kClearLine = "\r\033[K";
+
+// The text over the line that was there, cut where the terminal ends.
+std::string in_place(const std::string& text, int stream) {
+  return fmt::format("\r{}\033[K", text.substr(0, terminal_columns(stream) - 1));
+}
+
 // Unlike fmt::print, it does not throw.
 void write_to(std::FILE* stream, const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stream);
@@ -47,9 +54,13 @@ void write_out(const std::string& text) { write_to(stdout, text); }
 ProgressPrinter::ProgressPrinter(bool quiet)
     : quiet_(quiet), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
+ProgressPrinter::~ProgressPrinter() {
+  if (bar_open_) write_out(kClearLine);
+}
+
 void ProgressPrinter::line(const std::string& text) {
   if (quiet_) return;
-  write_out(fmt::format("{}{}\n", bar_open_ ? "\r\033[K" : "", text));
+  write_out(fmt::format("{}{}\n", bar_open_ ? kClearLine : "", text));
   bar_open_ = false;
 }
 
@@ -67,9 +78,8 @@ void ProgressPrinter::show(const nn::Progress& progress) {
   const std::string head = fmt::format("epoch {}/{}", progress.epoch + 1, progress.epochs);
   if (!terminal_)
     return line(fmt::format("{}  {:.0f} %  {}", head, 100 * fraction, numbers(progress)));
-  std::string text = fmt::format("{} [{}] {}", head, bar(fraction), numbers(progress));
-  text.resize(std::min(text.size(), terminal_columns() - 1));
-  write_out(fmt::format("\r{}\033[K", text));
+  const std::string text = fmt::format("{} [{}] {}", head, bar(fraction), numbers(progress));
+  write_out(in_place(text, STDOUT_FILENO));
   bar_open_ = true;
 }
 
@@ -84,11 +94,21 @@ void ProgressPrinter::report(const nn::EpochReport& r, int64_t epochs) {
                           count_text(std::lround(r.images_per_second))));
 }
 
+StatusLine::StatusLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+
+StatusLine::~StatusLine() {
+  if (terminal_) print_error(kClearLine);
+}
+
+void StatusLine::show(const std::string& text) {
+  if (terminal_) print_error(in_place(text, STDERR_FILENO));
+}
+
 void print_error(const std::string& text) { write_to(stderr, text); }
 
-size_t terminal_columns() {
+size_t terminal_columns(int stream) {
   winsize size{};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const bool known = ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 80;
 }
 

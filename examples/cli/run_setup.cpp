@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "autograd/ops/activation.h"
+#include "core/error.h"
 #include "core/launch.h"
 #include "cpu/context.h"
 #include "cuda/context.h"
@@ -13,16 +14,35 @@
 
 namespace gradus::cli {
 
+namespace {
+
+std::string check_device(const std::string& text) {
+  try {
+    if (text != "auto") parse_device(text);
+    return "";
+  } catch (const Error&) {
+    return fmt::format("expected auto, cpu, cuda or cuda:N, got '{}'", text);
+  }
+}
+
+}  // namespace
+
+void add_threads_option(CLI::App& command, DeviceOptions& options) {
+  command
+      .add_option("--threads", options.threads,
+                  "CPU threads, 1 to 256; results do not depend on it (default: GRADUS_THREADS of "
+                  "the environment, else all)")
+      ->type_name("N")
+      ->transform(integer(1, 256));
+}
+
 void add_device_options(CLI::App& command, DeviceOptions& options) {
   command
       .add_option("--device", options.device, "auto (a GPU if there is one), cpu, cuda or cuda:N")
       ->type_name("DEVICE")
+      ->check(check_device)
       ->capture_default_str();
-  command
-      .add_option("--threads", options.threads,
-                  "CPU threads, 1 to 256; results do not depend on it (default: all)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256).description(""));
+  add_threads_option(command, options);
 }
 
 void add_run_options(CLI::App& command, RunOptions& options) {
@@ -64,11 +84,11 @@ void add_network_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str();
   command.add_option("--batch-size", options.batch_size, "Images per step")
       ->type_name("N")
-      ->check(check_count)
+      ->transform(integer(1))
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of the initial weights and the order of images")
       ->type_name("N")
-      ->check(check_seed)
+      ->transform(integer(0, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
 }
 

@@ -15,7 +15,7 @@ namespace gradus::cli {
 
 struct DeviceOptions {
   std::string device = "auto";
-  int threads = 0;  // 0: as many as the processor has
+  int threads = 0;  // 0: the context's own choice
 };
 
 struct RunOptions : DeviceOptions {
@@ -28,7 +28,8 @@ struct RunOptions : DeviceOptions {
   uint64_t seed = 0;
 };
 
-void add_device_options(CLI::App& command, DeviceOptions& options);
+void add_threads_option(CLI::App& command, DeviceOptions& options);
+void add_device_options(CLI::App& command, DeviceOptions& options);  // --threads, too
 void add_run_options(CLI::App& command, RunOptions& options);
 // Of these the parts of a network, its optimizer, the batch and the seed only.
 void add_network_options(CLI::App& command, RunOptions& options);

@@ -18,7 +18,7 @@ size_t characters(std::string_view text) {
 std::string wrapped(std::string_view text, size_t width, std::string_view indent) {
   std::string out, line;
   while (!text.empty()) {
-    const size_t end = text.find(' ');
+    const size_t end = text.find(' ', text.find_first_not_of(' '));
     const std::string_view word = text.substr(0, end);
     if (!line.empty() && characters(line) + 1 + characters(word) > width) {
       out += line + "\n";

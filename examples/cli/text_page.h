@@ -32,7 +32,7 @@ class TextPage {
 };
 
 // Breaks at spaces so that lines have at most `width` characters of UTF-8; lines after the first
-// begin with `indent`.
+// begin with `indent`. Blanks at the start stay.
 std::string wrapped(std::string_view text, size_t width, std::string_view indent);
 
 }  // namespace gradus::cli

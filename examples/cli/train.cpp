@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -45,13 +47,14 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       .add_option("--data", o.data,
                   "Folder of the set's files (default for fashion-mnist: where the Debian "
                   "package dataset-fashion-mnist puts them)")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(check_name);
   add_run_options(command, o);
   add_autotune_options(command, o.autotune);
   command
       .add_option("--epochs", o.epochs, "Passes over the images (default: 2 on a CPU, 8 on a GPU)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}).description(""));
+      ->transform(integer(1, 1000000));
   command
       .add_option("--lr", o.lr,
                   "Largest learning rate (default: 0.1 for sgd, 0.002 for adam and adamw, 0.02 for "
@@ -138,15 +141,31 @@ std::string free_resume_name() {
   return name;
 }
 
+// As a shell reads it.
+std::string quoted(const std::string& name) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("_-./+,:@%=", c) != nullptr;
+  };
+  if (std::ranges::all_of(name, is_plain)) return name;
+  std::string text = "'";
+  for (const char c : name) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+// "1 step", "2 steps".
+std::string counted(int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count_text(count), what, count == 1 ? "" : "s");
+}
+
 std::string headline(const TrainOptions& o, int64_t epochs, int64_t parameters,
                      const nn::DataLoader& train, const nn::DataLoader& test, Device device) {
   return fmt::format(
       "{} ({}, {}; {} parameters) on {} ({} + {} images)\n"
-      "{}, {}; {} epoch{} of {} steps of {} images, {}, {} up to {}, seed {}",
+      "{}, {}; {} of {} of {}, {}, {} up to {}, seed {}",
       o.model, o.norm, o.activation, count_text(parameters), o.data_set,
       count_text(train.samples()), count_text(test.samples()), describe(device), o.precision,
-      epochs, epochs == 1 ? "" : "s", count_text(train.batches()), o.batch_size, o.optimizer,
-      o.schedule, lr_of(o), o.seed);
+      counted(epochs, "epoch"), counted(train.batches(), "step"), counted(o.batch_size, "image"),
+      o.optimizer, o.schedule, lr_of(o), o.seed);
 }
 
 // One run of the command: everything it owns, in the order in which it depends on each other.
@@ -185,7 +204,8 @@ class TrainRun {
     if (trainer_->run(&*test_) == nn::TrainResult::finished) return 0;
     const std::string path = options_.resume.empty() ? free_resume_name() : options_.resume;
     nn::save_resume(path, trainer_->state());
-    printer_.last_line(fmt::format("interrupted; the same command with --resume {} goes on", path));
+    printer_.last_line(
+        fmt::format("interrupted; the same command with --resume {} goes on", quoted(path)));
     return interrupted_status();
   }
 
@@ -254,8 +274,9 @@ void add_train(CLI::App& app, Action& action) {
   add_train_options(*command, *options);
   command->footer(
       "Example: gradus train --epochs 4 --save net.safetensors --metrics run.jsonl\n"
-      "Ctrl-C finishes the step, keeps the run in the file of --resume (or gradus.resume) and ends "
-      "with status 130.\ncifar10 is augmented with random crops and flips.");
+      "Ctrl-C, SIGTERM or a terminal that closes finishes the step and keeps the run in the file "
+      "of "
+      "--resume (or gradus.resume).\ncifar10 is augmented with random crops and flips.");
   command->callback([options, &action] {
     check_files_differ({{"--save", options->save},
                         {"--resume", options->resume},

@@ -45,6 +45,8 @@ namespace detail {
     if (file < 0 || dup2(file, to) < 0) _exit(125);
   };
   if (chdir(options.dir.c_str()) != 0) _exit(125);
+  // Tests that run under nohup or in the background of a script have them ignored.
+  for (const int number : {SIGHUP, SIGINT, SIGTERM}) signal(number, SIG_DFL);
   redirect("stdout.txt", STDOUT_FILENO);
   redirect("stderr.txt", STDERR_FILENO);
   if (options.memory > 0) {
