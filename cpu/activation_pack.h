@@ -22,6 +22,7 @@ template <class A>
 struct PackMask {
   Vec<LaneBits<A>> lanes;
   friend GRADUS_INLINE PackMask operator|(PackMask a, PackMask b) { return {a.lanes | b.lanes}; }
+  friend GRADUS_INLINE PackMask operator&(PackMask a, PackMask b) { return {a.lanes & b.lanes}; }
   GRADUS_INLINE PackMask operator!() const { return {~lanes}; }
 };
 

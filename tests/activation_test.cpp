@@ -112,6 +112,9 @@ TEST_P(Relu, OtherMasksAndParameters) {
   EXPECT_EQ(gradient(hardsigmoid(x)), (Values{0, 0, 1.0 / 6, 1.0 / 6, 1.0 / 6, 0, 0, 0}));
   EXPECT_EQ(gradient(hardswish(x)), (Values{0, 0, -1.0 / 3 + 0.5, 0.5, 1.0 / 3 + 0.5, 1, 1, 1}));
   EXPECT_EQ(elu(x, 0).to_vector<double>(), (Values{0, 0, 0, 0, 1, 3, 6, 7}));
+  Tensor nan = tensor({NAN}).set_requires_grad(true);
+  sum(hardsigmoid(nan)).backward();
+  EXPECT_EQ(nan.grad().item<double>(), 0);
   EXPECT_ERROR(softplus(x, 0), ErrorCode::invalid_argument,
                "softplus: beta must be 2^-126 to 2^126, got 0");
   EXPECT_ERROR(gelu(x, "erf"), ErrorCode::invalid_argument,

@@ -313,7 +313,7 @@ struct Hardswish {
   }
 };
 
-// min(max(x + 3, 0), 6)/6; f' = 0 at both ends.
+// min(max(x + 3, 0), 6)/6; f' = 0 at both ends and at NaN.
 struct Hardsigmoid {
   static constexpr std::string_view name = "hardsigmoid";
   static constexpr Saves saves = Saves::mask;
@@ -323,7 +323,7 @@ struct Hardsigmoid {
   }
   template <class V>
   GRADUS_HD auto passes(V x) const {
-    return !((x <= V(-3)) | (x >= V(3)));
+    return (x > V(-3)) & (x < V(3));
   }
   template <class M, class V>
   GRADUS_HD V df(M passes, V dy) const {
