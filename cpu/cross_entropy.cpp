@@ -4,6 +4,7 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/eigen.h"
+#include "cpu/exp.h"
 #include "cpu/labels.h"
 #include "cpu/parallel.h"
 #include "cpu/workspace.h"
@@ -16,7 +17,16 @@ constexpr int64_t kRows = 64;
 constexpr int64_t kChain = 256;  // terms that are added up one by one
 
 template <class A>
-using Lanes = Eigen::Array<A, kRows, 1>;
+using Rows = Eigen::Array<A, kRows, 1>;
+
+// Eigen's own exp is no smaller than the smallest normal number.
+template <class A>
+Rows<A> exp_rows(const Rows<A>& z) {
+  Rows<A> e;
+  for (int64_t i = 0; i < kRows; i += kLaneCount<A>)
+    store(e.data() + i, exp_lanes<A>(load(z.data() + i)));
+  return e;
+}
 
 // Up to kRows rows as z[k][row]: one class of all rows lies together, whatever the layout of x.
 template <class T>
@@ -37,7 +47,7 @@ struct Tile {
   }
 
   A& at(int64_t k, int64_t i) const { return z[k * kRows + i]; }
-  Eigen::Map<Lanes<A>> lanes(int64_t k) const { return Eigen::Map<Lanes<A>>(z + k * kRows); }
+  Eigen::Map<Rows<A>> rows(int64_t k) const { return Eigen::Map<Rows<A>>(z + k * kRows); }
 };
 
 // Σ_k e/c·w_k, what label smoothing gives to all classes together.
@@ -53,24 +63,24 @@ template <class T>
 RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
   using A = acc_t<T>;
   const int64_t c = tile.shape.c;
-  Lanes<A> max = tile.lanes(0);  // 1 max; it may pass over a NaN, since the sum does not
+  Rows<A> max = tile.rows(0);  // 1 max; it may pass over a NaN, since the sum does not
   for (int64_t k = 1; k < c; ++k) {
-    const auto z = tile.lanes(k);
+    const auto z = tile.rows(k);
     max = (z > max).select(z, max);
   }
-  Lanes<A> sum = Lanes<A>::Zero(), smooth = Lanes<A>::Zero();
+  Rows<A> sum = Rows<A>::Zero(), smooth = Rows<A>::Zero();
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
   for (int64_t first = 0; first < c; first += kChain) {  // 2 sum
-    Lanes<A> chain = Lanes<A>::Zero(), smooth_chain = Lanes<A>::Zero();
+    Rows<A> chain = Rows<A>::Zero(), smooth_chain = Rows<A>::Zero();
     for (int64_t k = first; k < std::min(first + kChain, c); ++k) {
-      auto z = tile.lanes(k);
+      auto z = tile.rows(k);
       z -= max;
-      chain += z.exp();
+      chain += exp_rows<A>(z);
       if (share != 0) smooth_chain += share * weight_at<A>(args.weight, k) * z;
     }
     sum += chain, smooth += smooth_chain;
   }
-  const Lanes<A> log_sum = sum.log();
+  const Rows<A> log_sum = sum.log();
   const A rest = static_cast<A>(1 - args.label_smoothing);
   RowTotal total;
   for (int64_t i = 0; i < tile.count; ++i) {  // 3 loss
@@ -114,8 +124,8 @@ void backward_tile(const CrossEntropyBackward& args, const Tile<T>& tile, acc_t<
   const A rest = static_cast<A>(1 - args.label_smoothing);
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
   int64_t labels[kRows];
-  Lanes<A> shift = Lanes<A>::Zero(), log_sum = Lanes<A>::Zero();
-  Lanes<A> d = Lanes<A>::Zero(), direct = Lanes<A>::Zero();
+  Rows<A> shift = Rows<A>::Zero(), log_sum = Rows<A>::Zero();
+  Rows<A> d = Rows<A>::Zero(), direct = Rows<A>::Zero();
   for (int64_t i = 0; i < tile.count; ++i) {  // 1 per row
     const int64_t row = tile.first + i;
     labels[i] = label_at(args.labels, row);
@@ -131,8 +141,8 @@ void backward_tile(const CrossEntropyBackward& args, const Tile<T>& tile, acc_t<
   T* dx = args.dx.as<T>();
   for (int64_t k = 0; k < c; ++k) {  // 2 write
     const A smooth = share * weight_at<A>(args.weight, k);
-    const Lanes<A> p = ((tile.lanes(k) - shift) - log_sum).exp();
-    const Lanes<A> all = p * (direct + smoothed) - smooth;
+    const Rows<A> p = exp_rows<A>((tile.rows(k) - shift) - log_sum);
+    const Rows<A> all = p * (direct + smoothed) - smooth;
     for (int64_t i = 0; i < tile.count; ++i) {
       const A own = labels[i] == k ? direct[i] : A(0);
       const A gradient = labels[i] == args.ignore_index ? A(0) : d[i] * (all[i] - own);

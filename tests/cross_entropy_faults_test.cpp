@@ -139,6 +139,19 @@ GRADUS_ON_BOTH_DEVICES(D004_LongSumsKeepTheirDigits) {
   }
 }
 
+// A class that is masked or far below the others gets nothing or what is left, not more.
+GRADUS_ON_BOTH_DEVICES(MaskedClassesHaveNoGradient) {
+  for (const DType dtype : kDTypes) {
+    const Tensor x =
+        logits_of({0, -std::numeric_limits<double>::infinity(), -1000, -92}, {1, 4}, dtype, device);
+    cross_entropy(x, labels_of({0}, device)).backward();
+    const Values dx = x.grad().to_vector<double>();
+    EXPECT_EQ(dx[1], 0) << to_string(dtype);
+    EXPECT_EQ(dx[2], 0) << to_string(dtype);
+    EXPECT_LT(dx[3], 2e-40) << to_string(dtype);
+  }
+}
+
 // Reduction none, then sum: the upstream gradient is one element with stride 0.
 GRADUS_ON_BOTH_DEVICES(D070_BroadcastUpstream) {
   const Values want = {-0.334759, 0.244728, 0.0900306, 0.106507, -0.213014,
