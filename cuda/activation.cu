@@ -84,10 +84,11 @@ inline constexpr int kMaskThreads = kMaskBlock / kMaskPacks<T>;
 // math:  y = f(x) and a bit passes(x) per element, in the order of memory
 // grid:  1-D, kMaskPacks packs of 16 bytes per thread
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
-//        are joined to words by shuffles. Large, x does not fit L2: as in
-//        row_norm_forward_rows_straight
+//        are joined to words by shuffles. kEvict: last where x does not fit L2, as in
+//        row_norm_forward_rows_straight; first where x and y do not fit it together, so that y
+//        stays there
 // needs: aligned: x, y and mask aligned to 16 bytes
-template <class T, class F, bool Large>
+template <class T, class F, Evict kEvict>
 __global__ void __launch_bounds__(kMaskThreads<T>)
     activation_forward_mask(const T* x, T* y, uint8_t* mask, bool aligned, int64_t count,
                             const F f) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kMaskThreads<T>)
     }
     return;
   }
-  const L2Policy<Large> policy;
+  const L2Policy<kEvict> policy;
   Pack<T, N> packs[K];
 #pragma unroll
   for (int i = 0; i < K; ++i) packs[i] = policy.template load_pack<N>(x + first + i * kStep);
@@ -169,10 +170,10 @@ bool is_aligned(std::initializer_list<const void*> tensors) {
   return pack_width(sizeof(T), tensors, {}) == kFullPack<T>;
 }
 
-template <bool Large, class T, class F>
+template <Evict kEvict, class T, class F>
 void forward_mask(Cuda& cuda, const T* x, T* y, uint8_t* mask, int64_t count, const F& f) {
   launch_overlapping(cuda, {.grid = mask_blocks<T>(count), .threads = kMaskThreads<T>},
-                     activation_forward_mask<T, F, Large>, x, y, mask, is_aligned<T>({x, y, mask}),
+                     activation_forward_mask<T, F, kEvict>, x, y, mask, is_aligned<T>({x, y, mask}),
                      count, f);
 }
 
@@ -185,9 +186,10 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
       uint8_t* mask = args.mask.as<uint8_t>();
-      args.x.nbytes() > cuda.info().l2_bytes ? forward_mask<true>(cuda, x, y, mask, count, f)
-                                             : forward_mask<false>(cuda, x, y, mask, count, f);
-      return;
+      const int64_t bytes = args.x.nbytes(), fit = cuda.info().l2_bytes;
+      if (bytes > fit) return forward_mask<Evict::last>(cuda, x, y, mask, count, f);
+      if (2 * bytes > fit) return forward_mask<Evict::first>(cuda, x, y, mask, count, f);
+      return forward_mask<Evict::normal>(cuda, x, y, mask, count, f);
     }
   }
   map_elements<T>(cuda, args.y, args.x, Value<T, F>{f});

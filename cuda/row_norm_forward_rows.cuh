@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kLanes, detail::straight_blocks(kLanes, kRows)
   const int rows = kWhole ? kRows : static_cast<int>(min(int64_t{kRows}, f.rows - row));
   const auto has = [&](int k) { return kWhole || lane + k * kLanes < packs; };
   const T* const from = f.x + row * f.m + lane * N;
-  const L2Policy<kLarge> policy;
+  const L2Policy<kLarge ? Evict::last : Evict::normal> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Raw<T, N> in[kRows][K];

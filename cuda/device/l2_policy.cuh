@@ -13,13 +13,20 @@ inline constexpr bool kHasL2Policies = false;
 #endif
 }  // namespace detail
 
-// Loads of 16 bytes after which the cache gives up all else first, where kLongest and the card can;
-// otherwise any loads. Made once per thread.
-template <bool kLongest>
+// When the second-level cache gives up a line: before all others, as it sees fit, or after them.
+enum class Evict : uint8_t { first, normal, last };
+
+// Loads of 16 bytes that ask for it, where the card can; otherwise any loads. Made once per thread.
+template <Evict kEvict>
 class L2Policy {
  public:
   __device__ __forceinline__ L2Policy() {
-    if constexpr (kExists) asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(word_));
+    if constexpr (!kExists) return;
+    if constexpr (kEvict == Evict::first) {
+      asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(word_));
+    } else {
+      asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(word_));
+    }
   }
 
   template <class T, int N>
@@ -42,7 +49,7 @@ class L2Policy {
   }
 
  private:
-  static constexpr bool kExists = kLongest && detail::kHasL2Policies;
+  static constexpr bool kExists = kEvict != Evict::normal && detail::kHasL2Policies;
   uint64_t word_ = 0;
 };
 
