@@ -202,7 +202,9 @@ void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>
   const int64_t pixel = g.pixel(), count = g.windows.w.positions;
   const AvgAxis::Range holders = g.windows.h.holders(at);
   const int64_t overlap = most_holders(g.windows.w);
-  constexpr int64_t kChain = ChainedRow<A>::kChain;
+  // At a time so many windows that moving the row costs little beside adding them.
+  const int64_t chunk =
+      std::max(ChainedRow<A>::kChain, 8 * g.windows.w.extent / most_elements(g.windows.w));
   of_windows.start(sums);
   for (int64_t i = holders.begin; i < holders.end; ++i) {
     const A* divisor = divisors.of(g, g.windows.h.window(i));
@@ -213,8 +215,8 @@ void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>
     } else {
       for (int64_t j = 0; j < count; ++j) divide(shares + j * pixel, pixel, divisor[j]);
     }
-    for (int64_t first = 0; first < count; first += kChain) {
-      const int64_t end = std::min(first + kChain, count);
+    for (int64_t first = 0; first < count; first += chunk) {
+      const int64_t end = std::min(first + chunk, count);
       share_columns(g, first, end, shares, sums);
       of_windows.step(std::min(overlap, end - first));
     }

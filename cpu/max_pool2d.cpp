@@ -296,7 +296,7 @@ class TapOffsets {
 
  private:
   int64_t taps_, row_, column_;
-  std::array<int64_t, 256> near_;
+  std::array<int64_t, 256> near_{};
 };
 
 // One plane of dx in acc_t: [h, w]; every window adds to the element it took.

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Covering {
   int first, last;
   __device__ __forceinline__ Covering(const PoolAxis& axis, int at) {
-    const int end = at + axis.padding, before = end - axis.dilation * (axis.kernel - 1);
+    const int end = at + axis.padding, before = end - axis.reach;
     first = before <= 0 ? 0 : axis.by_stride.quotient(before + axis.stride - 1);
     last = min(static_cast<int>(axis.by_stride.quotient(end)), axis.positions - 1);
   }
@@ -177,17 +177,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sums of the axis's numbers stay below 2^31, for extents are below 2^28 and the padding is at most
-// half the kernel: a stride beyond kMostStride has one position, and one tap has any dilation.
+// Extent and padding are below 2^28, so that no stride, dilation or reach matters beyond kMost:
+// sums stay below 2^31.
 PoolAxis pool_axis(const Window& window, size_t i, int extent, int positions) {
-  constexpr int64_t kMostStride = (int64_t{1} << 30) + (1 << 28);
+  constexpr int64_t kMost = 1 << 29;
+  if (window.padding[i] >= (1 << 28)) {
+    fail(ErrorCode::unsupported, "max_pool2d", "on CUDA the padding must be below 2^28, got ",
+         window.padding[i]);
+  }
   PoolAxis axis;
   axis.extent = extent;
   axis.positions = positions;
   axis.kernel = static_cast<int>(window.kernel[i]);
-  axis.stride = static_cast<int>(std::min(window.stride[i], kMostStride));
+  axis.stride = static_cast<int>(std::min(window.stride[i], kMost));
   axis.padding = static_cast<int>(window.padding[i]);
-  axis.dilation = axis.kernel == 1 ? 1 : static_cast<int>(window.dilation[i]);
+  axis.dilation = static_cast<int>(std::min(window.dilation[i], kMost));
+  axis.reach = static_cast<int>(std::min(window.span(static_cast<int>(i)) - 1, kMost));
   axis.by_stride = FastDivisor(static_cast<uint32_t>(axis.stride));
   axis.by_dilation = FastDivisor(static_cast<uint32_t>(axis.dilation));
   return axis;

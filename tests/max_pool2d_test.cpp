@@ -288,6 +288,12 @@ TEST_P(MaxPool2d, CeilModeTakesImagesSmallerThanTheWindow) {
   expect_row({2, 4}, {{2, 3}, 2}, {4}, {0, 1});
   expect_row({2, 4, 8, 6, 10}, {2, 2}, {4, 8, 10}, {0, 1, 1, 0, 1});
   expect_row({2}, {2, 2}, {2}, {1});
+  // Numbers whose sums 32 bits do not hold.
+  const int64_t most = (int64_t{1} << 31) - 1;
+  expect_row({2, 4, 3}, {{1, 2}, {1, most}, 0, {1, most}}, {2}, {1, 0, 0});
+  expect_row({2, 4, 3}, {{1, 3}, {1, most}, 0, {1, int64_t{1} << 30}}, {2}, {1, 0, 0});
+  EXPECT_ERROR(max_pool2d(ones({1, 1, 0, 4}), {1, 2}, true), ErrorCode::invalid_argument,
+               "expected images with pixels");
   EXPECT_ERROR(max_pool2d(ones({1, 1, 1, 1}), {3, 2}, true), ErrorCode::invalid_argument,
                "padded input 1x1 is smaller");
 }

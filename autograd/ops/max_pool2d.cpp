@@ -23,7 +23,7 @@ bool covers_input(const Window& window, int axis, int64_t extent, int64_t positi
   const size_t i = static_cast<size_t>(axis);
   const int64_t dilation = window.dilation[i];
   // Every window begins before the end of x and ends behind its begin.
-  if (extent > 0 && (dilation <= extent || window.kernel[i] == 1)) return true;
+  if (dilation <= extent || window.kernel[i] == 1) return true;
   for (int64_t p = 0; p < positions; ++p) {
     const int64_t start = p * window.stride[i] - window.padding[i];
     const int64_t first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
@@ -36,6 +36,7 @@ void check_max_pool2d(const Tensor& x, const Window& window, bool ceil_mode) {
   constexpr std::string_view op = "max_pool2d";
   check(x.rank() == 4 && is_floating(x.dtype()), op,
         "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
+  check(x.size(2) > 0 && x.size(3) > 0, op, "expected images with pixels, got ", x);
   check_window(window, x.size(2), x.size(3), op, ceil_mode);
   check_pool_padding(window, op);
   check(window.kernel[0] * window.kernel[1] <= INT32_MAX, op, "kernel ", window.kernel[0], "x",

@@ -10,6 +10,7 @@ struct PoolAxis {
   int extent = 1;     // of x
   int positions = 1;  // of y
   int kernel = 1, stride = 1, padding = 0, dilation = 1;
+  int reach = 0;  // from the first tap to the last
   FastDivisor by_stride, by_dilation;
 };
 
