@@ -45,7 +45,7 @@ void finish_channel(const BatchNormForward& args, int64_t c, const Moments& mome
                     double factor) {
   const double var = moments.m2 / moments.count, mean = norm_saved_mean(moments.mean, var);
   args.mean.as<A>()[c] = static_cast<A>(mean);
-  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + args.eps));
+  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + norm_eps<A>(args.eps)));
   if (!args.running_mean) return;
   A& running_mean = args.running_mean.as<A>()[c * args.running_mean.strides[0]];
   A& running_var = args.running_var.as<A>()[c * args.running_var.strides[0]];
@@ -58,7 +58,7 @@ template <class A>
 void use_running_statistics(const BatchNormForward& args, int64_t c) {
   const double var = element<A>(args.running_var, c, 1);
   args.mean.as<A>()[c] = element<A>(args.running_mean, c, 0);
-  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + args.eps));
+  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + norm_eps<A>(args.eps)));
 }
 
 template <class A>

@@ -17,7 +17,7 @@ void run(Cpu& cpu, const RmsNormForward& args) {
                                               .rstd = args.rstd.as<A>(),
                                               .rows = args.x.shape[0],
                                               .m = args.x.shape[1],
-                                              .eps = args.eps});
+                                              .eps = norm_eps<A>(args.eps)});
   });
 }
 

@@ -154,7 +154,7 @@ ForwardFinish<T> forward_finish(const BatchNormForward& args, const BatchNormGeo
                           .running_mean = args.running_mean.as<A>(),
                           .running_var = args.running_var.as<A>(),
                           .batches = args.batches.as<int64_t>(),
-                          .eps = norm_eps<A>(args.eps),
+                          .eps = static_cast<A>(norm_eps<A>(args.eps)),
                           .momentum = static_cast<A>(args.momentum),
                           .cumulative = args.cumulative};
   if (args.running_mean) {

@@ -18,7 +18,7 @@ SlabForward<T> slab_forward(const GroupNormForward& args) {
           .rstd = args.rstd.as<A>(),
           .var = args.var.as<A>(),
           .parts = nullptr,
-          .eps = norm_eps<A>(args.eps),
+          .eps = static_cast<A>(norm_eps<A>(args.eps)),
           .plan = {}};
 }
 
@@ -63,7 +63,8 @@ template <class A>
 void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets& of,
                     const Moments<A>* parts) {
   launch_overlapping(cuda, finish_shape(of), group_norm_finish_moments<A>, parts, of,
-                     args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(), norm_eps<A>(args.eps));
+                     args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
+                     static_cast<A>(norm_eps<A>(args.eps)));
 }
 
 template <class A>

@@ -17,7 +17,7 @@ void run(Cuda& cuda, const LayerNormForward& args) {
                                               .rstd = args.rstd.as<A>(),
                                               .rows = args.x.shape[0],
                                               .m = args.x.shape[1],
-                                              .eps = norm_eps<A>(args.eps)});
+                                              .eps = static_cast<A>(norm_eps<A>(args.eps))});
   });
 }
 

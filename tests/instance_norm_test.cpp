@@ -172,7 +172,13 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   EXPECT_ERROR(instance_norm(three, {}, {}, {tensor({1}, {1}).expand({3}), state.running_var}),
                ErrorCode::invalid_argument, "store an element for each channel", "stride 0");
   EXPECT_ERROR(instance_norm(three, {}, {}, {state.running_mean, state.running_mean}),
-               ErrorCode::invalid_argument, "running_mean and running_var are one tensor");
+               ErrorCode::invalid_argument, "running_mean and running_var share elements");
+  const Tensor four = tensor(Values(4, 1.0), {4});
+  EXPECT_ERROR(instance_norm(three, {}, {}, {four.slice(0, 0, 3), four.slice(0, 1, 4)}),
+               ErrorCode::invalid_argument, "running_mean and running_var share elements");
+  const Tensor pairs = tensor(Values(6, 1.0), {3, 2}).transpose(0, 1);
+  EXPECT_NO_THROW(instance_norm(
+      three, {}, {}, {pairs.slice(0, 0, 1).squeeze(0), pairs.slice(0, 1, 2).squeeze(0)}));
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
                ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
   expect_near(state.running_mean, Values(3, 0.0), 0);

@@ -13,7 +13,7 @@ struct InstanceNormOptions {
 
 // The statistics that training updates in place and evaluation reads; both or none.
 struct InstanceNormState {
-  Tensor running_mean;  // [c], acc_dtype(x.dtype), any stride
+  Tensor running_mean;  // [c], acc_dtype(x.dtype), any stride but 0; the two share no element
   Tensor running_var;   // the same
 };
 

@@ -13,6 +13,19 @@ void check_per_channel(std::string_view op, std::string_view what, const Tensor&
         " for ", x, ", got ", tensor);
 }
 
+namespace {
+
+// Of two tensors [c] of one dtype.
+bool share_elements(const Tensor& a, const Tensor& b) {
+  const int64_t last = a.numel() - 1, step_a = a.strides()[0], step_b = b.strides()[0];
+  if (last < 0 || a.storage() != b.storage()) return false;
+  const int64_t distance = b.offset() - a.offset();
+  const bool alternate = step_a == step_b && step_a > 0 && distance % step_a != 0;
+  return !alternate && distance <= last * step_a && -distance <= last * step_b;
+}
+
+}  // namespace
+
 void check_running_statistics(std::string_view op, const Tensor& running_mean,
                               const Tensor& running_var, const Tensor& x) {
   check(running_mean.defined() == running_var.defined(), op,
@@ -26,8 +39,8 @@ void check_running_statistics(std::string_view op, const Tensor& running_mean,
     check(running.numel() <= 1 || running.strides()[0] != 0, op,
           "running statistics store an element for each channel, got ", running, " with stride 0");
   }
-  check(running_mean.raw().data != running_var.raw().data || running_mean.numel() == 0, op,
-        "running_mean and running_var are one tensor");
+  check(!share_elements(running_mean, running_var), op,
+        "running_mean and running_var share elements");
 }
 
 Tensor dense_parameter(const Tensor& tensor) {

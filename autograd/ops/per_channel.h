@@ -13,7 +13,8 @@ void check_per_channel(std::string_view op, std::string_view what, const Tensor&
                        const Tensor& x);
 
 // Throws naming `op` unless both are undefined, or both have an entry per channel as above, stored
-// for itself, and neither asks for a gradient, which normalization does not give.
+// for itself and in no place of the other's, and neither asks for a gradient, which normalization
+// does not give.
 void check_running_statistics(std::string_view op, const Tensor& running_mean,
                               const Tensor& running_var, const Tensor& x);
 

@@ -30,17 +30,17 @@
 // (docs/numerics.md).
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "core/host_device.h"
 
 namespace gradus {
 
-// eps in the type of the sums: one above 0 stays so.
+// eps beside variances of type S: above 0 it is one of S's numbers at least, so that rstd is one.
 template <class S>
-S norm_eps(double eps) {
-  const S rounded = static_cast<S>(eps);
-  return eps > 0 && rounded == S(0) ? std::numeric_limits<S>::denorm_min() : rounded;
+double norm_eps(double eps) {
+  return eps > 0 ? std::max<double>(eps, std::numeric_limits<S>::denorm_min()) : eps;
 }
 
 // The mean to save, and to add to a running one: NaN where the variance is, which is where the set
