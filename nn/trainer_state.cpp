@@ -64,6 +64,14 @@ std::vector<std::string_view> split(std::string_view list) {
   return parts;
 }
 
+// Whether a file is from before these settings were added at the end of a list, and agrees in all
+// others.
+bool lacks_later_settings(std::string_view mine, std::string_view given) {
+  if (!mine.starts_with(given)) return false;
+  const std::string_view rest = mine.substr(given.size());
+  return rest.starts_with(", pixels ") || rest.starts_with(", lr ");
+}
+
 // Both are a value or a list of "name value" pairs; throws for the first that differs.
 void check_same(std::string_view key, std::string_view mine, std::string_view given) {
   const auto a = split(mine), b = split(given);
@@ -129,8 +137,7 @@ void Trainer::restore(const TrainerState& state) {
   for (const auto& [key, mine] : settings) {
     if (key == kLayers) continue;
     const std::string& given = value_of(state, key);
-    // A file from before a setting was added, at the end of the list, lacks it.
-    if (!mine.starts_with(given + ", ")) check_same(key, mine, given);
+    if (!lacks_later_settings(mine, given)) check_same(key, mine, given);
   }
   const std::vector<NamedTensor> own = this->state().tensors;
   const std::vector<Tensor> values = match_by_name(own, state.tensors, "resume");

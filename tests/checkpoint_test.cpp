@@ -231,6 +231,8 @@ TEST(Resume, SettingsThatAFileLacksAreNotCompared) {
   EXPECT_NO_THROW(run.trainer.restore(state));
   loader.replace(loader.find("flip true"), 9, "flip false");
   EXPECT_ERROR(run.trainer.restore(state), kInvalid, "flip is true in this run and false in");
+  loader.resize(loader.find(", batch_size "));
+  EXPECT_ERROR(run.trainer.restore(state), kInvalid, "resume: loader is data_set unnamed");
   state = run.trainer.state();
   std::string& layers = state.values["layers"];
   layers.resize(layers.rfind(", "));

@@ -57,7 +57,7 @@ AtomicFile::AtomicFile(std::string op, std::string path)
     fail(ErrorCode::io, op_, "'", path_, "': is not a regular file");
   }
   // Renaming asks the folder only.
-  if (exists && ::faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) {
+  if (exists && !FileDescriptor(::open(target_.c_str(), O_WRONLY | O_CLOEXEC))) {
     fail_io("cannot be written", errno);
   }
   const auto mode =
