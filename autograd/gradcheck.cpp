@@ -99,7 +99,8 @@ double central_difference(const std::function<Tensor()>& f, const Tensor& x, int
   element.set(below);
   const Values low = f().to_vector<double>();
   check(high.size() == dy.size() && low.size() == dy.size(), "finite_differences",
-        "expected as many results as the ", dy.size(), " elements of dy, got ", high.size());
+        "expected as many results as the ", dy.size(), " elements of dy, got ", high.size(),
+        " and ", low.size());
   long double sum = 0.0L;
   for (size_t k = 0; k < dy.size(); ++k)
     sum += static_cast<long double>(dy[k]) * (high[k] - low[k]);

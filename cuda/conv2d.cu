@@ -143,8 +143,8 @@ void check_extents(const Window& window, const Image& x, const Image& y, int64_t
   const int64_t channels = round_up(std::max(x.channels, y.channels) / groups, 8);
   if (window.kernel[0] * window.kernel[1] >= kMost / channels || groups >= kMost / channels) {
     fail(ErrorCode::unsupported, op, "filters of ", window.kernel[0], "x", window.kernel[1],
-         " over ", channels, " channels in ", groups,
-         " groups are too large for CUDA: elements and ", "channels must be below ", kMost);
+         " are too large for CUDA: with channels filled up to ", channels,
+         ", their elements and those of all ", groups, " groups must be below ", kMost);
   }
 }
 

@@ -78,7 +78,7 @@ class Tanh final : public Activate {
 
 class Softplus final : public Activate {
  public:
-  // beta > 0; throws invalid_argument otherwise.
+  // beta: 2^-126 to 2^126; throws invalid_argument otherwise.
   explicit Softplus(double beta = 1, double threshold = 20)
       : Activate(make_softplus(beta, threshold)) {}
   std::string_view kind() const override { return "Softplus"; }

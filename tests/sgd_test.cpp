@@ -37,7 +37,7 @@ TEST_P(SgdTest, Golden) {
   }
 }
 
-// It keeps the table that it was captured with, whatever becomes of the optimizer's.
+// It keeps the table that it was captured with where another takes its place.
 TEST_P(SgdTest, ACapturedStepOutlivesItsSchedule) {
   constexpr int kSteps = 64;
   Tensor w = parameter({0.0}, DType::f64, GetParam());
@@ -47,12 +47,16 @@ TEST_P(SgdTest, ACapturedStepOutlivesItsSchedule) {
   optimizer.set_schedule(one, kSteps);
   CapturedStep step(GetParam(), [&] { optimizer.step(); });
   for (int i = 0; i <= CapturedStep::kWarmUp; ++i) step.run();
-  const double before = w.item<double>();
+  double before = w.item<double>();
   optimizer.set_schedule([](int64_t) { return 2.0; }, kSteps);
-  optimizer.set_lr(2.0);
   const Tensor other = Tensor::full({kSteps}, 1000.0, w.detach().options());  // in freed memory
   step.run();
   EXPECT_EQ(w.item<double>() - before, step.captured() ? 1.0 : 2.0);
+  // A rate for all steps reaches that table, too.
+  before = w.item<double>();
+  optimizer.set_lr(3.0);
+  step.run();
+  EXPECT_EQ(w.item<double>() - before, 3.0);
 }
 
 // Momentum 0.9 and a gradient of 1 three times; the state saved and loaded after the second step.

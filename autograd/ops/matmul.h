@@ -14,7 +14,8 @@ namespace gradus {
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias = {});
 
 // y[..., m, n] = a[..., m, k]·b[..., k, n]: matrices of rank 2 or more, whose leading axes
-// broadcast against each other. Dtypes, autocast and precision as for linear().
+// broadcast against each other; at most 2^31 - 1 matrices of y on CUDA. Dtypes, autocast and
+// precision as for linear().
 Tensor matmul(const Tensor& a, const Tensor& b);
 
 }  // namespace gradus

@@ -21,10 +21,9 @@ template <Evict kEvict>
 class L2Policy {
  public:
   __device__ __forceinline__ L2Policy() {
-    if constexpr (!kExists) return;
-    if constexpr (kEvict == Evict::first) {
+    if constexpr (kExists && kEvict == Evict::first) {
       asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(word_));
-    } else {
+    } else if constexpr (kExists) {
       asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(word_));
     }
   }

@@ -24,9 +24,9 @@ void on_signal(int number) {
 }
 
 void handle(int number, int flags) {
-  struct sigaction action {
-  }, before{};
+  struct sigaction before {};
   if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = flags;
   sigaction(number, &action, nullptr);

@@ -21,7 +21,7 @@ struct LoaderOptions {
   bool shuffle = true;    // another order in every epoch, from (seed, epoch)
   bool drop_last = true;  // leave out the last batch of an epoch when it is not full
   uint64_t seed = 0;
-  int64_t crop_padding = 0;  // random crop after padding with zero pixels; 0: none
+  int64_t crop_padding = 0;  // random crop after padding with zero pixels, 0 to 2^30; 0: none
   bool flip = false;         // mirror every other sample, at random
   Device device = kCpu;
   DType dtype = DType::f32;

@@ -24,7 +24,7 @@ bool share_memory(const Tensor& a, const Tensor& b) {
   const AnyView x = a.raw(), y = b.raw();
   const auto begin = [](const AnyView& v) { return reinterpret_cast<uintptr_t>(v.data); };
   const auto end = [&](const AnyView& v) { return begin(v) + static_cast<uintptr_t>(v.nbytes()); };
-  return begin(x) < end(y) && begin(y) < end(x);
+  return x.nbytes() > 0 && y.nbytes() > 0 && begin(x) < end(y) && begin(y) < end(x);
 }
 
 void check_parameters(const std::vector<NamedTensor>& parameters) {
