@@ -85,8 +85,8 @@ inline constexpr int kMaskThreads = kMaskBlock / kMaskPacks<T>;
 // grid:  1-D, kMaskPacks packs of 16 bytes per thread
 // bytes: fewest = actual: x read once, y and the mask written once; the bits of neighbouring lanes
 //        are joined to words by shuffles. kEvict: last where x does not fit L2, as in
-//        row_norm_forward_rows_straight; first where x and y do not fit it together, so that y
-//        stays there
+//        row_norm_forward_rows_straight; most_first where x and y do not fit it together, so that y
+//        stays there, and as much of x as finds room beside it
 // needs: aligned: x, y and mask aligned to 16 bytes
 template <class T, class F, Evict kEvict>
 __global__ void __launch_bounds__(kMaskThreads<T>)
@@ -188,7 +188,7 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       uint8_t* mask = args.mask.as<uint8_t>();
       const int64_t bytes = args.x.nbytes(), fit = cuda.info().l2_bytes;
       if (bytes > fit) return forward_mask<Evict::last>(cuda, x, y, mask, count, f);
-      if (2 * bytes > fit) return forward_mask<Evict::first>(cuda, x, y, mask, count, f);
+      if (2 * bytes > fit) return forward_mask<Evict::most_first>(cuda, x, y, mask, count, f);
       return forward_mask<Evict::normal>(cuda, x, y, mask, count, f);
     }
   }
