@@ -18,7 +18,8 @@ struct Conv2dOptions {
 //   w     [k, c/groups, r, s], dtype of x
 //   bias  [k], f32 for f16 and bf16, else dtype of x; may be undefined
 // Under AutocastGuard f32 x and w are computed in half, while the gradient of an f32 w is f32.
-// Throws invalid_argument naming the shapes before anything is computed.
+// Throws invalid_argument naming the shapes before anything is computed; unsupported on CUDA where
+// padded extents, elements of a filter or channels are 2^30 or more.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 

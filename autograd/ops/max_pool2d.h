@@ -14,7 +14,7 @@ namespace gradus {
 //           dilation
 // With ceil_mode a last window may overhang, if it starts inside x or its left padding.
 // Throws invalid_argument naming the numbers before anything is computed, also for a window that
-// holds nothing but padding.
+// holds nothing but padding; unsupported on CUDA for a padding of 2^28 or more.
 Tensor max_pool2d(const Tensor& x, const Window& window, bool ceil_mode = false);
 
 }  // namespace gradus

@@ -55,8 +55,10 @@ std::string check_name(const std::string& text) {
 CLI::Validator integer(uint64_t first, uint64_t last) {
   const auto rewrite = [=](std::string& text) -> std::string {
     uint64_t value = 0;
-    if (!parses(text, value) || value < first || value > last) {
-      const std::string range = last == kMostInteger ? "or more" : fmt::format("to {}", last);
+    const bool is_one = parses(text, value);
+    if (!is_one || value < first || value > last) {
+      const bool is_open = last == kMostInteger && !(is_one && value > last);
+      const std::string range = is_open ? "or more" : fmt::format("to {}", last);
       return fmt::format("expected an integer of {} {}, got '{}'", first, range, text);
     }
     text = std::to_string(value);
