@@ -7,6 +7,8 @@ const state = {...data.start, ...statedIn(data.controls)};
 let selected = null;  // {key, i, how}
 let variant = null;
 
+// Whether more samples, or rows, can be had.
+const grows = data.controls.some((c) => c.key === 'batch' && c.values.length > 1);
 const find = () => data.variants.find((v) => data.controls.every((c) => v[c.key] === state[c.key]));
 const changed = () => address.write({...state, cell: selected?.how === 'pin' ? selected.i : null,
                                      of: selected?.how === 'pin' ? selected.key : null, theme: chosenTheme});
@@ -50,7 +52,7 @@ function drawSets() {
   const names = isSoftmax ? ['m', 'max x', 'total'] : ['m', ...(rms ? [] : [evaluation ? 'running mean' : 'μ']),
     rms ? 'var (mean square)' : evaluation ? 'running var' : 'var (biased)', 'rstd'];
   section(isSoftmax ? 'Which elements add up to 1' : 'Which elements share statistics',
-    h('p', {}, `One colour is one set: ${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of m = ${variant.set[0].m}. `, h('span', {class: 'soft'}, variant.mode === 'eval' ? 'The statistics are the running ones, which no x of this batch moves: no element acts on another.' : lesson.batch)),
+    h('p', {}, `One colour is one set: ${variant.set.length} ${variant.set.length === 1 ? 'set' : 'sets'} of m = ${variant.set[0].m}. `, h('span', {class: 'soft'}, variant.mode === 'eval' ? 'The statistics are the running ones, which no x of this batch moves: no element acts on another.' : grows ? lesson.batch : '')),
     h('div', {class: 'maps two'},
       figure(mapOf('sets', {values: null, hues}), m('<b>sets</b>')), figure(mapOf('x'), ...shown('x'))),
     h('details', {open: variant.set.length <= 8}, h('summary', {}, 'The statistics of each set'),
