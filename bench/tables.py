@@ -29,7 +29,8 @@ of gradus, at least 1 where PyTorch is below 95 % of a copy, else 0.98."""
 SMALL = """us, forward / backward. Cold: operands not in the cache; the aim is the fewest bytes
 at a copy's speed (5Eb for BatchNorm's backward in training where x and dy do not fit the cache)
 plus 3 us, plus 5 where a second launch adds sums up. Warm: the same operands again and again;
-the ratio, PyTorch's time over that of gradus, is to be 1 at least."""
+the ratio, PyTorch's time over that of gradus, is to be 1 at least, and 2 over the eager mode
+where that takes more than twice the fewest bytes at a copy's speed."""
 CONV = """us, forward / with bias / gradient of x / of the weights; cuDNN through PyTorch with
 cudnn.benchmark, the better of NCHW and NHWC; its time over that of gradus, 0.75 at least.
 Names: images, channels, map, kernel, s stride, g groups."""
@@ -95,6 +96,10 @@ def small_line(cold, warm, cache, missed):
         if other["ratio"] < 1:
             missed.append(f"{name} {cold['dtype']} {direction}, small and warm: "
                           f"{other['ratio']:.2f} times PyTorch")
+        floor = side["ms"] * side["share"]
+        if other["eager_ms"] > 2 * floor and other["eager_ms"] < 2 * other["ms"]:
+            missed.append(f"{name} {cold['dtype']} {direction}, small and warm: "
+                          f"{other['eager_ms'] / other['ms']:.2f} times PyTorch's eager mode")
     return [name, cold["dtype"], joined((1e3 * s["ms"] for s in sides), ".1f"), joined(aims, ".1f"),
             joined((1e3 * s["torch_ms"] for s in sides), ".1f"),
             joined((1e3 * s["ms"] for s in again), ".1f"),

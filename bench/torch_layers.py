@@ -180,10 +180,10 @@ def modules(layer, case, shape, dtype, compiled):
 
 
 def rival(row, compiled):
-    """Best forward and backward ms of PyTorch's modes, each with the mode's name."""
+    """Forward and backward ms by PyTorch's modes; none where it has no such layer."""
     modes = modules(row["layer"], row["case"], row["shape"], row["dtype"], compiled)
     times = {mode: time_module(module, row) for mode, module in modes.items()}
-    return [min((ms[side], mode) for mode, ms in times.items()) for side in (0, 1)] if times else None
+    return [{mode: ms[side] for mode, ms in times.items()} for side in (0, 1)]
 
 
 def compile_row(row):
@@ -249,14 +249,16 @@ def main():
     rows = []
     for layer in layers:
         for row in run_gradus(args, layer)["rows"]:
-            best = rival(row, args.compile)
+            times = rival(row, args.compile)
             name = f"{layer} {row['case']} {row['shape']} {row['dtype']}"
             name += " cold" if row["cold"] else " warm"
             for side, key in enumerate(("forward", "backward")):
-                if best is None or key not in row:
+                if not times[side] or key not in row:
                     continue
-                ms, mode = best[side]
-                row[key].update({"torch_ms": ms, "torch_mode": mode, "ratio": ms / row[key]["ms"]})
+                mode = min(times[side], key=times[side].get)
+                ms = times[side][mode]
+                row[key].update({"torch_ms": ms, "torch_mode": mode, "ratio": ms / row[key]["ms"],
+                                 "eager_ms": times[side]["eager"]})
                 print(f"{name if side == 0 else '    backward':54}{row[key]['ms']:10.4f}"
                       f"{100 * row[key]['share']:8.1f}{ms:11.4f}{ms / row[key]['ms']:7.2f} {mode}",
                       flush=True)
