@@ -5,6 +5,7 @@
 #include "autograd/ops/sum.h"
 #include "core/launch.h"
 #include "core/trace.h"
+#include "cpu/context.h"
 #include "nn/capture.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
@@ -193,13 +194,19 @@ TEST_P(ClipGradTest, SameBitsAgain) {
   std::vector<double> values;
   for (int i = 0; i < 100001; ++i) values.push_back(std::sin(i));
   double first = 0;
-  for (int run = 0; run < 2; ++run) {
+  std::vector<double> first_clipped;
+  const int before = cpu().threads();
+  for (const int threads : {before, before, 1, 2, 3}) {
+    cpu().set_threads(threads);
     Tensor a = parameter(std::vector<double>(values.size(), 0), DType::f32, GetParam());
     set_gradient(a, values);
     const double norm = clip_grad_norm_({a}, 1).item<double>();
-    if (run == 0) first = norm;
+    const std::vector<double> clipped = a.grad().to_vector<double>();
+    if (first_clipped.empty()) first = norm, first_clipped = clipped;
     EXPECT_EQ(norm, first);
+    EXPECT_EQ(clipped, first_clipped);
   }
+  cpu().set_threads(before);
 }
 
 TEST(ClipGrad, Errors) {

@@ -32,7 +32,7 @@ struct Session {
 
   nn::Sequential net;
   std::unique_ptr<nn::DataLoader> loader;
-  std::unique_ptr<nn::SGD> optimizer;
+  std::unique_ptr<nn::Optimizer> optimizer;
   nn::TrainerOptions options{.epochs = 2, .progress_every = 3};
   std::unique_ptr<nn::Trainer> trainer;
 };
