@@ -102,7 +102,9 @@ HalfNote half_note(const Setting& setting, const Inputs& in, const Layout& layou
     note.wrong = Tensor::from_vector(softmax_wrong(squares, layout), shape);
     note.text =
         "f16 holds numbers up to 65504, and e^11.1 is more: without taking the maximum away, an x "
-        "of 12 gives inf, and inf / inf is not a number. gradus takes it away and adds in f32.";
+        "of 12 gives inf, and inf / inf is not a number. gradus takes it away and adds in f32. "
+        "Here "
+        "x is moved until its largest is 12.";
     return note;
   }
   note.wrong =
@@ -112,7 +114,8 @@ HalfNote half_note(const Setting& setting, const Inputs& in, const Layout& layou
   note.text =
       "f16 holds numbers up to 65504, and 256² = 65536 is more: squares of values above 256 "
       "overflow before an f32 sum sees them, and what is divided by them becomes 0. gradus widens "
-      "each value to f32 before it is squared. bf16 has the range of f32, but 8 bits of precision.";
+      "each value to f32 before it is squared. bf16 has the range of f32, but 8 bits of precision. "
+      "Here x is stretched until what is squared reaches 300.";
   return note;
 }
 

@@ -105,9 +105,9 @@ int bench_layers(const LayersOptions& o) {
       o.repeats > 0 ? copy_bandwidth(device, gpu ? 1 << 30 : 1 << 28, o.repeats) : 0;
   fmt::print("{}", describe(device));
   if (copy > 0) fmt::print("; copy {:.0f} GB/s", copy);
-  fmt::print("\n");
+  fmt::print("\nms, GB/s at the fewest bytes, % of a copy's speed\n");
   fmt::print("{:<40} {:<18} {:<5} {:<5}  {:>9} {:>6} {:>5}  {:>9} {:>6} {:>5}\n", "", "x", "dtype",
-             "", "forward", "GB/s", "% ", "backward", "GB/s", "% ");
+             "", "forward", "GB/s", "%", "backward", "GB/s", "%");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   const std::regex pattern(o.pattern);
   for (const std::string& op : asked_for(o)) {

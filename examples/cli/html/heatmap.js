@@ -88,7 +88,7 @@ class HeatMap {
         const share = this.scale > 0 ? Math.min(1, Math.abs(value) / this.scale) : 0;
         const kind = Number.isFinite(value) ? (value < 0 ? 'neg' : 'pos') : 'nan';
         cell = `<rect ${box.replace('CLASS', kind)} style="--v:${share.toFixed(3)}"/>` +
-          `<text x="${x + kCell / 2}" y="${y + kCell / 2}"${share > 0.62 ? ' class="strong"' : ''}>${
+          `<text x="${x + kCell / 2}" y="${y + kCell / 2}"${share > 0.62 && kind !== 'nan' ? ' class="strong"' : ''}>${
             brief(value, this.scale)}</text>`;
       }
       parts.push(`<g class="cells" data-i="${i}">${cell}</g>`);

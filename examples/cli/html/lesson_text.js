@@ -29,7 +29,7 @@ const kLessons = {
   },
   group_norm: {
     title: 'GroupNorm', rows: false,
-    lead: 'One mean and one variance for each sample and group of neighbouring channels. γ varies within the set, so it stays inside m₁ and m₂.',
+    lead: 'One mean and one variance for each sample and group of neighbouring channels. Where a group has several channels γ varies within the set, so it stays inside m₁ and m₂.',
     batch: 'No set crosses samples: dx of a sample stays as it is; only dγ and dβ add the new samples.',
   },
   layer_norm: {
