@@ -185,10 +185,13 @@ template <class A>
 void share_columns(const AvgGeometry& g, int64_t first, int64_t end, const A* shares, A* sums) {
   const AvgAxis::Range* const columns = g.columns.data();
   const int64_t pixel = g.pixel();
-  for (int64_t j = first; j < end && pixel == 1; ++j) {
-    for (int64_t s = columns[j].begin; s < columns[j].end; ++s) sums[s] += shares[j];
+  if (pixel == 1) {
+    for (int64_t j = first; j < end; ++j) {
+      for (int64_t s = columns[j].begin; s < columns[j].end; ++s) sums[s] += shares[j];
+    }
+    return;
   }
-  for (int64_t j = first; j < end && pixel != 1; ++j) {
+  for (int64_t j = first; j < end; ++j) {
     for (int64_t s = columns[j].begin; s < columns[j].end; ++s)
       add(shares + j * pixel, pixel, sums + s * pixel);
   }

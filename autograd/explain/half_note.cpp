@@ -103,8 +103,7 @@ HalfNote half_note(const Setting& setting, const Inputs& in, const Layout& layou
     note.text =
         "f16 holds numbers up to 65504, and e^11.1 is more: without taking the maximum away, an x "
         "of 12 gives inf, and inf / inf is not a number. gradus takes it away and adds in f32. "
-        "Here "
-        "x is moved until its largest is 12.";
+        "Here x is moved until its largest is 12.";
     return note;
   }
   note.wrong =

@@ -274,9 +274,8 @@ void add_train(CLI::App& app, Action& action) {
   add_train_options(*command, *options);
   command->footer(
       "Example: gradus train --epochs 4 --save net.safetensors --metrics run.jsonl\n"
-      "Ctrl-C, SIGTERM or a terminal that closes finishes the step and keeps the run in the file "
-      "of "
-      "--resume (or gradus.resume).\ncifar10 is augmented with random crops and flips.");
+      "Ctrl-C, SIGTERM or a terminal that closes finishes the step and keeps the run in the "
+      "file of --resume (or gradus.resume).\ncifar10 is augmented with random crops and flips.");
   command->callback([options, &action] {
     check_files_differ({{"--save", options->save},
                         {"--resume", options->resume},
