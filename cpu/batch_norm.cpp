@@ -1,8 +1,6 @@
 #include "core/ops/batch_norm.h"
 #include "core/ops/normalization.h"
 
-#include <cmath>
-
 #include "cpu/dispatch.h"
 #include "cpu/moments.h"
 #include "cpu/parallel.h"
@@ -45,7 +43,7 @@ void finish_channel(const BatchNormForward& args, int64_t c, const Moments& mome
                     double factor) {
   const double var = moments.m2 / moments.count, mean = norm_saved_mean(moments.mean, var);
   args.mean.as<A>()[c] = static_cast<A>(mean);
-  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + norm_eps<A>(args.eps)));
+  args.rstd.as<A>()[c] = rstd_of<A>(var, norm_eps<A>(args.eps));
   if (!args.running_mean) return;
   A& running_mean = args.running_mean.as<A>()[c * args.running_mean.strides[0]];
   A& running_var = args.running_var.as<A>()[c * args.running_var.strides[0]];
@@ -58,7 +56,7 @@ template <class A>
 void use_running_statistics(const BatchNormForward& args, int64_t c) {
   const double var = element<A>(args.running_var, c, 1);
   args.mean.as<A>()[c] = element<A>(args.running_mean, c, 0);
-  args.rstd.as<A>()[c] = static_cast<A>(1.0 / std::sqrt(var + norm_eps<A>(args.eps)));
+  args.rstd.as<A>()[c] = rstd_of<A>(var, norm_eps<A>(args.eps));
 }
 
 template <class A>
@@ -166,8 +164,9 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
 
 // ---- channels-last: m rows of c neighbours, cut into tiles of rows ------------------------------
 
+// Few enough that a serial sum keeps its digits.
 int64_t rows_per_tile(const BatchNormGeometry& g) {
-  return std::clamp<int64_t>(kTile / std::max<int64_t>(g.c, 1), 1, 1024);
+  return std::clamp<int64_t>(kTile / std::max<int64_t>(g.c, 1), 1, 256);
 }
 
 // The value of a per-channel array, kLaneCount channels at a time.

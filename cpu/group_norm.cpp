@@ -1,7 +1,5 @@
 #include "core/ops/group_norm.h"
 
-#include <cmath>
-
 #include "cpu/dispatch.h"
 #include "cpu/moments.h"
 #include "cpu/parallel.h"
@@ -27,7 +25,7 @@ struct Statistics {
 template <class A>
 Statistics<A> save_statistics(const GroupNormForward& args, int64_t set, double mean, double var) {
   const Statistics<A> result{static_cast<A>(norm_saved_mean(mean, var)),
-                             static_cast<A>(1.0 / std::sqrt(var + norm_eps<A>(args.eps)))};
+                             rstd_of<A>(var, norm_eps<A>(args.eps))};
   args.mean.as<A>()[set] = result.mean;
   args.rstd.as<A>()[set] = result.rstd;
   if (args.var) args.var.as<A>()[set] = static_cast<A>(var);

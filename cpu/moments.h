@@ -2,6 +2,9 @@
 // Source: Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "cpu/lanes.h"
 
 namespace gradus::GRADUS_ISA {
@@ -21,6 +24,13 @@ struct Moments {
     count = total;
   }
 };
+
+// rstd to save, in A, where rounding errors of a variance end: 0 beyond its largest number, as if
+// the variance had been infinite. NaN stays.
+template <class A>
+A rstd_of(double var, double eps) {
+  return var > std::numeric_limits<A>::max() ? A(0) : static_cast<A>(1.0 / std::sqrt(var + eps));
+}
 
 // Of `count` neighbouring elements, in two passes; count is small enough to stay in the first
 // cache. The residual Σ (x - mean) corrects the rounding of the first pass.

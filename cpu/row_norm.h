@@ -4,8 +4,6 @@
 // in registers only where everything is inlined.
 #pragma once
 
-#include <cmath>
-
 #include "core/ops/normalization.h"
 #include "cpu/moments.h"
 #include "cpu/parallel.h"
@@ -74,7 +72,7 @@ template <bool kMean, class T>
   const Moments moments = row_moments<kMean>(x, f.m);  // 1 mean, var
   const double var = moments.m2 / moments.count;       // 2 rstd
   const A mean = static_cast<A>(norm_saved_mean(moments.mean, var));
-  const A rstd = static_cast<A>(1.0 / std::sqrt(var + f.eps));
+  const A rstd = rstd_of<A>(var, f.eps);
   if constexpr (kMean) f.mean[row] = mean;
   f.rstd[row] = rstd;
   for_each_lanes<A>(f.m, [&](int64_t i, auto lanes, int) {  // 3 write
@@ -139,8 +137,8 @@ template <bool kMean, class T>
 // Rows whose part of dgamma and dbeta is summed by itself in acc_t: enough of them that the parts
 // are small beside x, few enough that a serial sum keeps its digits.
 inline int64_t rows_per_chunk(int64_t rows, int64_t m) {
-  const int64_t least = std::clamp<int64_t>(kTile / m, 4, 1024);
-  return std::clamp<int64_t>((rows + 63) / 64, least, 1024);
+  const int64_t least = std::clamp<int64_t>(kTile / m, 4, 256);
+  return std::clamp<int64_t>((rows + 63) / 64, least, 256);
 }
 
 // gradient[i] = Σ parts[chunk, i], chunks in order.

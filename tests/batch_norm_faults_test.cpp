@@ -119,11 +119,14 @@ TEST_P(BatchNormFaults, D004_LongSumsKeepTheirDigits) {
 
 TEST_P(BatchNormFaults, D005_OverflowOfTheVarianceGivesBeta) {
   // (1e30)² is beyond f32: rstd becomes 0 and y beta, on both devices.
+  const Tensor beta = Tensor::full({3}, 0.5, options(DType::f32));
   for (const Layout& layout : layouts(4)) {
-    const Tensor beta = Tensor::full({3}, 0.5, options(DType::f32));
-    const Tensor y = batch_norm(tensor({1e30, -1e30, 1e30, -1e30}, layout, DType::f32), {}, beta);
-    expect_near(y, Values(12, 0.5), 0);
+    for (const Values& values : {Values{1e30, -1e30, 1e30, -1e30}, {1e30, 1e30, -1e30, -1e30}})
+      expect_near(batch_norm(tensor(values, layout, DType::f32), {}, beta), Values(12, 0.5), 0);
   }
+  // Each sample for itself has no variance.
+  const Tensor x = tensor({1e30, 1e30, -1e30, -1e30}, {2, 1, 2}, DType::f32);
+  expect_near(batch_norm(x, {}, beta.slice(0, 0, 1)), Values(4, 0.5), 0);
 }
 
 TEST_P(BatchNormFaults, D008_EpsilonOfTheLayerIsUsed) {

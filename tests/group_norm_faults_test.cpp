@@ -95,6 +95,11 @@ TEST_P(GroupNormFaults, D005_OverflowOfTheVarianceGivesBeta) {
   const Tensor image = tensor({1e30, -1e30, 1e30, -1e30, 1e30, -1e30, 1e30, -1e30}, {1, 2, 2, 2});
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     expect_near(group_norm(image.contiguous(format), 2), Values(8, 0.0), 0);
+  Values halves(8192, 0.0);  // each channel for itself has no variance
+  std::fill(halves.begin() + 4096, halves.end(), 1e25);
+  const Tensor channels = tensor(halves, {1, 2, 64, 64});
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    expect_near(group_norm(channels.contiguous(format), 1), Values(8192, 0.0), 0);
 }
 
 TEST_P(GroupNormFaults, D007_SquaresBeyondF16) {

@@ -68,6 +68,9 @@ TEST_P(RowNormFaults, D005_OverflowOfTheVarianceGivesBeta) {
   expect_near(x.grad(), Values(4, 0), 0);
   expect_near(gamma.grad(), Values(4, 0), 0);
   expect_near(rms_norm(x.detach(), {4}, gamma.detach()), Values(4, 0), 0);
+  Values halves(8192, 0.0);  // each half for itself has no variance
+  std::fill(halves.begin() + 4096, halves.end(), 1e25);
+  expect_near(layer_norm(tensor(halves, {1, 8192}, DType::f32), {8192}), Values(8192, 0), 0);
 }
 
 TEST_P(RowNormFaults, D006_SquaresOfF16DoNotOverflow) {
