@@ -4,11 +4,11 @@
 #include <limits>
 #include <type_traits>
 
+#include "cpu/chained_row.h"
 #include "cpu/dispatch.h"
 #include "cpu/max_pool2d_pairs.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
-#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
@@ -50,6 +50,8 @@ struct Geometry {
     return i * window.stride[axis] - window.padding[axis];
   }
   int64_t taps(size_t axis) const { return window.kernel[axis]; }
+  // Windows that hold an element, along an axis and at most.
+  int64_t most_holders(size_t axis) const { return std::min(taps(axis), axis == 0 ? p : q); }
   // The first tap of window i inside the axis, and the end of those inside.
   int64_t first_tap(size_t axis, int64_t i) const {
     const int64_t outside = -start(axis, i), dilation = window.dilation[axis];
@@ -256,9 +258,9 @@ void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& ou
 // One row of dx in acc_t, channels-last: [w, c], the sum over the windows that meet it.
 template <class T, class Index>
 void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t hi,
-                     acc_t<T>* sum) {
+                     ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
   const int64_t stride = g.window.stride[0], dilation = g.window.dilation[0];
-  std::fill(sum, sum + g.w * g.c, acc_t<T>(0));
+  chained.start(sum);
   // The taps by which the first window and those before the last can meet the row.
   const int64_t below_first = hi + g.window.padding[0],
                 below_last = below_first - (g.p - 1) * stride;
@@ -278,8 +280,10 @@ void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t
           to[j] += index[at + j] == tap ? value : acc_t<T>(0);
         }
       }
+      chained.step(1);
     }
   }
+  chained.finish();
 }
 
 // Where the taps of a window lie in a contiguous plane, from the first on: a table for as many as
@@ -302,14 +306,19 @@ class TapOffsets {
 // One plane of dx in acc_t: [h, w]; every window adds to the element it took.
 template <class T, class Index>
 void gradient_plane(const Geometry& g, const T* dy, const Index* index, const TapOffsets& offsets,
-                    acc_t<T>* sum) {
-  std::fill(sum, sum + g.h * g.w, acc_t<T>(0));
+                    ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
+  chained.start(sum);
+  const int64_t run = ChainedRow<acc_t<T>>::kChain;
   for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
     const int64_t first = g.start(0, pi) * g.w + g.start(1, 0);
-    for (int64_t qi = 0; qi < g.q; ++qi) {
-      sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
+    for (int64_t begin = 0; begin < g.q; begin += run) {
+      const int64_t end = std::min(begin + run, g.q);
+      for (int64_t qi = begin; qi < end; ++qi)
+        sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
+      chained.step(std::min(end - begin, g.most_holders(1)));
     }
   }
+  chained.finish();
 }
 
 template <class T, class Index>
@@ -323,15 +332,16 @@ void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* d
   parallel_tiles(cpu, g.n * lines, std::max<int64_t>(1, kTile / line),
                  [&](int64_t begin, int64_t end) {
                    const Workspace<A> scratch(cpu, std::is_same_v<T, A> ? 0 : line);
+                   ChainedRow<A> chained(cpu, line, g.most_holders(0) * g.most_holders(1));
                    for (int64_t i = begin; i < end; ++i) {
                      T* to = dx + i * line;
                      A* sum = scratch.data();
                      if constexpr (std::is_same_v<T, A>) sum = to;
                      const int64_t from = g.channels_last ? i / lines * g.y[0] : i * g.p * g.q;
                      if (g.channels_last)
-                       gradient_pixels(g, dy + from, index + from, i % lines, sum);
+                       gradient_pixels(g, dy + from, index + from, i % lines, chained, sum);
                      else
-                       gradient_plane(g, dy + from, index + from, offsets, sum);
+                       gradient_plane(g, dy + from, index + from, offsets, chained, sum);
                      if constexpr (!std::is_same_v<T, A>) {
                        for (int64_t j = 0; j < line; ++j) to[j] = static_cast<T>(sum[j]);
                      }

@@ -9,6 +9,9 @@
 namespace gradus {
 namespace {
 
+// Rows, at most, that are added one to the other before their sum is added to that of the others.
+constexpr int kChain = 256;
+
 struct Tiles : Pairs {
   FastDivisor kernel_h, kernel_w;
 };
@@ -18,7 +21,8 @@ struct Tiles : Pairs {
 //        `rows` is p
 // bytes: fewest = actual: x read once in accesses of N elements, y written once
 // needs: contiguous; windows N·2^log_lanes wide; N divides x's width; x aligned to N elements
-// order: the N places of an access separately, row by row, then in their order, lanes pairwise
+// order: the N places of an access separately, row by row in chains, then in their order, lanes
+//        pairwise
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     avg_pool2d_forward_tiles(const __grid_constant__ Tiles g, const T* x, Average<T> average,
@@ -32,11 +36,16 @@ __global__ void __launch_bounds__(kPairThreads)
     const int kh = static_cast<int>(g.kernel_h.divisor);
     const I row = place.plane * static_cast<I>(g.h) + place.i * static_cast<I>(kh);
     const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
+    for (int first = 0; first < kh; first += kChain) {
+      A chain[N] = {};
 #pragma unroll 8
-    for (int r = 0; r < kh; ++r) {
-      const auto values = load_pack<N>(from + static_cast<I>(r) * static_cast<I>(g.w));
+      for (int r = first; r < min(kh, first + kChain); ++r) {
+        const auto values = load_pack<N>(from + static_cast<I>(r) * static_cast<I>(g.w));
 #pragma unroll
-      for (int e = 0; e < N; ++e) sums[e] += static_cast<A>(values[e]);
+        for (int e = 0; e < N; ++e) chain[e] += static_cast<A>(values[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < N; ++e) sums[e] += chain[e];
     }
   }
 #pragma unroll

@@ -13,6 +13,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Terms, at most, that are added one to the other before their sum is added to that of the others.
+constexpr int kChain = 256;
+
 // The winner of a window so far: the first of equals, the first NaN over all.
 template <class T, int PerThread>
 struct Best {
@@ -104,7 +107,7 @@ struct Covering {
 // math    dx[h][w] = Σ dy over the windows that took (h, w), 0 if there are none
 // grid    one thread per PerThread channels of an input pixel; each element is written once
 // bytes   dy and index once (again per overlap, from caches), dx once
-// order   windows in row-major order
+// order   windows in row-major order, those of a row by themselves, in chains
 // Dense: dilation 1, so that every element between the ends of a window is one of its taps
 template <class T, class Index, int PerThread, bool Dense>
 __global__ void __launch_bounds__(kThreads)
@@ -115,8 +118,15 @@ __global__ void __launch_bounds__(kThreads)
   if (thread >= p.count) return;
   const PoolItem item = pool_item<PerThread>(p, thread);
   const Covering rows(p.h, item.i), columns(p.w, item.j);
-  Acc sums[PerThread] = {};
-  for (int i = rows.first; i <= rows.last; ++i) {
+  Acc sums[PerThread] = {}, chain[PerThread] = {};
+  const auto end_chain = [&] {
+#pragma unroll
+    for (int e = 0; e < PerThread; ++e) {
+      sums[e] += chain[e];
+      chain[e] = 0;
+    }
+  };
+  for (int i = rows.first; i <= rows.last; ++i, end_chain()) {
     const int down = item.i + p.h.padding - i * p.h.stride;
     const int r = Dense ? down : down / p.h.dilation;
     if (!Dense && r * p.h.dilation != down) continue;
@@ -130,8 +140,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int e = 0; e < PerThread; ++e) {
         const bool is_taken = static_cast<int>(taken[e]) == r * p.w.kernel + s;
-        sums[e] += is_taken ? static_cast<Acc>(values[e]) : Acc(0);
+        chain[e] += is_taken ? static_cast<Acc>(values[e]) : Acc(0);
       }
+      if (j % kChain == 0) end_chain();
     }
   }
   Pack<T, PerThread> result;

@@ -40,6 +40,25 @@ class MaxPool2dFaults : public MaxPool2d {};
 GRADUS_ON_EACH_DEVICE(MaxPool2d);
 GRADUS_ON_EACH_DEVICE(MaxPool2dFaults);
 
+// Equal terms show what is lost of each: 3000 windows side by side and 300x300 hold the maximum.
+TEST_P(MaxPool2dFaults, D004_LongSumsKeepTheirDigits) {
+  for (const MemoryFormat format : kFormats) {
+    for (const auto& [shape, side] :
+         {std::pair{Shape{1, 1, 1, 5999}, 3000}, {Shape{1, 1, 599, 599}, 300}}) {
+      Tensor x = Tensor::zeros(shape, {.device = GetParam(), .format = format});
+      const int64_t row = shape[2] / 2, column = shape[3] / 2;
+      x.slice(2, row, row + 1).slice(3, column, column + 1).fill_(1);
+      x.set_requires_grad(true);
+      const Window window{{std::min<int64_t>(shape[2], side), side}, {1, 1}};
+      const Tensor y = max_pool2d(x, window);
+      y.backward(Tensor::full(y.shape(), 0.1, y.options()));
+      const double sum = static_cast<double>(0.1F) * static_cast<double>(y.numel());
+      const Tensor got = x.grad().slice(2, row, row + 1).slice(3, column, column + 1);
+      EXPECT_NEAR(values(got.contiguous())[0], sum, 4e-6 * sum) << concat(shape, " ", format);
+    }
+  }
+}
+
 TEST_P(MaxPool2d, AgreesWithPyTorch) {
   int cases = 0;
   for (const ref::Json& json : ref::golden_cases("max_pool2d")) {
