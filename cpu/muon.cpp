@@ -70,7 +70,7 @@ void run(Cpu& cpu, const MuonMomentum& args) {
                            double total = 0;
                            for (int64_t i = first; i < first + tiles; ++i)
                              total += squares.data()[i];
-                           const A scale = static_cast<A>(muon_scale(total, args.eps));
+                           const A scale = muon_scale<A>(total, args.eps);
                            A* o = tensor.o.as<A>();
                            GRADUS_INDEPENDENT
                            for (int64_t i = begin; i < end; ++i) o[i] *= scale;

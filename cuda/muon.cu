@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   const double* own = parts + batch.first_block[chunk.tensor];
   double squares = 0;
   for (int64_t i = threadIdx.x; i < blocks; i += kTensorThreads) squares += own[i];
-  const A scale = static_cast<A>(muon_scale(block_sum(squares), eps));
+  const A scale = muon_scale<A>(block_sum(squares), eps);
   const int64_t valid = entry.count - chunk.begin;
   if (valid <= 0) return;
   const bool whole = valid >= kPerThread && are_vectors(entry.o);

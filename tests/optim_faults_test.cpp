@@ -50,6 +50,25 @@ void zero_gradient(Device device) {
 }
 GRADUS_FAULT(D082_ZeroGradientIn16Bits, zero_gradient)
 
+// Of no type but f64 is eps a number, and 1/eps.
+void zero_gradient_and_tiny_eps(Device device) {
+  for (const DType dtype : kDTypes) {
+    const std::vector<double> values{1, -2, 0.5, 3};
+    const auto expect_unchanged = [&](const char* name, auto make) {
+      Tensor w = parameter(values, {2, 2}, dtype, device);
+      auto optimizer = make(w);
+      set_gradient(w, {0, 0, 0, 0});
+      optimizer.step();
+      EXPECT_EQ(w.to_vector<double>(), values) << name << " " << to_string(dtype);
+    };
+    expect_unchanged("Adam", [](Tensor w) { return Adam({w}, {.eps = 1e-46}); });
+    expect_unchanged("AdamW",
+                     [](Tensor w) { return AdamW({w}, {.eps = 1e-46, .weight_decay = 0}); });
+    expect_unchanged("Muon", [](Tensor w) { return Muon({w}, {.weight_decay = 0, .eps = 1e-40}); });
+  }
+}
+GRADUS_FAULT(D082_ZeroGradientAndTinyEps, zero_gradient_and_tiny_eps)
+
 double first_step(Device device, size_t kind, double gradient) {
   Tensor w = parameter({0}, DType::f64, device);
   const auto optimizer = std::move(adams(w, 1e-3, 0)[kind]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -84,6 +85,13 @@ struct AdamNumbers {
   A root;       // 1/sqrt(1 - beta2^t)
 };
 
+// An eps that is too small for A is its smallest number: 0/(0 + eps) stays 0.
+template <class A>
+GRADUS_HD A adam_eps(double eps) {
+  const A rounded = static_cast<A>(eps);
+  return rounded == 0 && eps > 0 ? std::numeric_limits<A>::denorm_min() : rounded;
+}
+
 template <class A>
 GRADUS_HD AdamNumbers<A> adam_numbers(const AdamSettings& s, double lr, int64_t t) {
   const double rate = s.lr_scale * lr, power = static_cast<double>(t);
@@ -91,7 +99,7 @@ GRADUS_HD AdamNumbers<A> adam_numbers(const AdamSettings& s, double lr, int64_t 
           static_cast<A>(1.0 - s.beta1),
           static_cast<A>(s.beta2),
           static_cast<A>(1.0 - s.beta2),
-          static_cast<A>(s.eps),
+          adam_eps<A>(s.eps),
           static_cast<A>(s.decoupled ? 0.0 : s.weight_decay),
           static_cast<A>(s.decoupled ? 1.0 - rate * s.weight_decay : 1.0),
           static_cast<A>(rate / (1.0 - std::pow(s.beta1, power))),

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -136,10 +137,12 @@ GRADUS_HD A muon_direction(const MuonNumbers<A>& k, A g, A& buf) {
   return k.nesterov ? k.one_minus_momentum * g + k.momentum * buf : buf;
 }
 
-// The factor that makes o of u.
-GRADUS_HD double muon_scale(double squares, double eps) {
-  const double norm = std::sqrt(squares);
-  return 1.0 / (norm > eps ? norm : eps);
+// The factor that makes o of u, finite where A cannot hold 1/eps: o of 0 is 0.
+template <class A>
+GRADUS_HD A muon_scale(double squares, double eps) {
+  constexpr A largest = std::numeric_limits<A>::max();
+  const double norm = std::sqrt(squares), scale = 1.0 / (norm > eps ? norm : eps);
+  return scale > largest ? largest : static_cast<A>(scale);
 }
 
 }  // namespace gradus
