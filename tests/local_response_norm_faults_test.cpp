@@ -140,12 +140,28 @@ void overflowing_squares(Device device) {
   }
 }
 
+// What overflows does not count without alpha: y = x·k^-beta.
+void overflow_without_alpha(Device device) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const double huge = dtype == DType::f64 ? 0x1p520 : 0x1p66;
+    const Tensor x =
+        Tensor::from_vector(Values{1, huge, -1, 2}, {1, 4, 1}, {.dtype = dtype, .device = device});
+    const Tensor leaf = x.detach().set_requires_grad(true);
+    const Tensor y = local_response_norm(leaf, 3, 0, 0.5, 4);
+    EXPECT_EQ(y.to_vector<double>(), (Values{0.5, huge / 2, -0.5, 1})) << to_string(dtype);
+    y.backward(Tensor::ones(y.shape(), y.options()));
+    EXPECT_EQ(leaf.grad().to_vector<double>(), Values(4, 0.5)) << to_string(dtype);
+    EXPECT_EQ(local_response_norm_denom(x, 3, 0, 4).to_vector<double>(), Values(4, 4));
+  }
+}
+
 TEST(LocalResponseNormFaults, D032_EvenWindowReachesFurtherDown) { even_window(kCpu); }
 TEST(LocalResponseNormFaults, D033_WindowAboveTheChannels) { window_above_the_channels(kCpu); }
 TEST(LocalResponseNormFaults, D034_AlphaIsDividedBySize) { alpha_is_divided(kCpu); }
 TEST(LocalResponseNormFaults, D035_ChannelsOutsideAreZeros) { edges_count_zeros(kCpu); }
 TEST(LocalResponseNormFaults, D036_ZeroDenominatorGivesZero) { zero_denominator(kCpu); }
 TEST(LocalResponseNormFaults, D037_OverflowStaysInItsWindows) { overflowing_squares(kCpu); }
+TEST(LocalResponseNormFaults, D037_OverflowWithoutAlpha) { overflow_without_alpha(kCpu); }
 
 #define GRADUS_CUDA_TWIN(name, test)        \
   TEST(LocalResponseNormCudaFaults, name) { \
@@ -158,6 +174,7 @@ GRADUS_CUDA_TWIN(D034_AlphaIsDividedBySize, alpha_is_divided)
 GRADUS_CUDA_TWIN(D035_ChannelsOutsideAreZeros, edges_count_zeros)
 GRADUS_CUDA_TWIN(D036_ZeroDenominatorGivesZero, zero_denominator)
 GRADUS_CUDA_TWIN(D037_OverflowStaysInItsWindows, overflowing_squares)
+GRADUS_CUDA_TWIN(D037_OverflowWithoutAlpha, overflow_without_alpha)
 
 // Beyond 2^31 elements; 30 GB of the device. Windows of `size` channels of 2 give denom = 1 + 3, so
 // y = 2/4, t = 1/4·2/4 and dx = 1/4 - 2·0.75/size·2·size·t.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/ops/arithmetic.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/local_response_norm.h"
@@ -34,6 +35,8 @@ void check_arguments(const Tensor& x, int64_t size, double alpha, double beta, d
 
 Tensor local_response_norm(const Tensor& input, int64_t size, double alpha, double beta, double k) {
   check_arguments(input, size, alpha, beta, k);
+  // The squares do not count then, not even where they overflow.
+  if (alpha == 0) return dense_either(input) * std::pow(k, -beta);
   const Tensor x = dense_either(input);
   Tensor y = empty_like(x);
   launch(LocalResponseNormForward{
@@ -73,6 +76,7 @@ Tensor local_response_norm_denom(const Tensor& input, int64_t size, double alpha
   const Tensor x = dense_either(input);
   TensorOptions options = x.options();
   options.dtype = acc_dtype(x.dtype());
+  if (alpha == 0) return Tensor::full(x.shape(), k, options);
   Tensor denom = Tensor::empty(x.shape(), options);
   launch(LocalResponseNormForward{.x = x.raw(),
                                   .y = {},

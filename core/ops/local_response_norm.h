@@ -54,7 +54,7 @@ struct LocalResponseNormForward {
   AnyView y;      // like x; may be not given
   AnyView denom;  // like x, acc; may be not given
   int64_t size = 5;
-  double alpha = 1e-4;
+  double alpha = 1e-4;  // above 0
   double beta = 0.75;
   double k = 1;
 
