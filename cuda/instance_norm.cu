@@ -13,18 +13,18 @@ struct RunningUpdate {
   A *running_mean, *running_var;
   int64_t mean_stride, var_stride;
   int64_t n, c;
-  A momentum, unbiased;
+  double momentum, unbiased;
 };
 
 // math    core/ops/instance_norm.h
 // grid    a warp per channel: lanes take samples in turn, then fold
-// order   samples of a lane, then lanes: fixed by the shape
+// order   samples of a lane, then lanes: fixed by the shape; in f64, since samples may be many
 template <class A>
 __global__ void __launch_bounds__(256)
     instance_norm_update_warp_per_channel(const RunningUpdate<A> u) {
   const int64_t c = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   if (c >= u.c) return;
-  A mean = A(0), var = A(0);
+  double mean = 0, var = 0;
   for (int64_t n = threadIdx.x % kWarp; n < u.n; n += kWarp) {
     mean += u.mean[n * u.c + c];
     var += u.var[n * u.c + c];
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(256)
   mean = warp_sum(mean);
   var = warp_sum(var);
   if (threadIdx.x % kWarp != 0) return;
-  const A count = static_cast<A>(u.n);
+  const double share = u.momentum / static_cast<double>(u.n);
   A& running_mean = u.running_mean[c * u.mean_stride];
   A& running_var = u.running_var[c * u.var_stride];
-  running_mean = (A(1) - u.momentum) * running_mean + u.momentum * (mean / count);
-  running_var = (A(1) - u.momentum) * running_var + u.momentum * (var / count * u.unbiased);
+  running_mean = static_cast<A>((1 - u.momentum) * running_mean + share * mean);
+  running_var = static_cast<A>((1 - u.momentum) * running_var + share * var * u.unbiased);
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ void run(Cuda& cuda, const InstanceNormUpdate& args) {
                                   .var_stride = args.running_var.strides[0],
                                   .n = args.mean.shape[0],
                                   .c = args.mean.shape[1],
-                                  .momentum = static_cast<A>(args.momentum),
-                                  .unbiased = static_cast<A>(s / (s - 1))};
+                                  .momentum = args.momentum,
+                                  .unbiased = s / (s - 1)};
     instance_norm_update_warp_per_channel<A>
         <<<exact_blocks(ceil_div(update.c, 8), "instance_norm"), 256, 0, cuda.stream()>>>(update);
   });

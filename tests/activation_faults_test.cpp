@@ -88,7 +88,7 @@ TEST_P(ActivationFaults, D063_SiluTails) {
       EXPECT_EQ(Values(result.dx.begin(), result.dx.begin() + 4), (Values{0, 0, 1, 1}));
     }
   }
-  for (const char* name : {"gelu_tanh", "silu"}) {
+  for (const char* name : {"gelu_tanh", "silu", "tanh"}) {
     for (const DType dtype : kDTypes) {
       SCOPED_TRACE(concat(name, " ", to_string(dtype)));
       const auto f = [&](const Tensor& x) { return activate(x, parse_activation(name)); };

@@ -92,6 +92,17 @@ TEST_P(InstanceNorm, HalfPrecisionKeepsItsStatisticsInF32) {
   expect_near(state.running_var, {1.3666667}, 1e-6);
 }
 
+// Equal terms show what is lost of each.
+TEST_P(InstanceNorm, D004_ManySamplesKeepTheirDigits) {
+  constexpr int64_t kSamples = 1 << 18;
+  Values values(2 * kSamples, 0.2);
+  for (size_t i = 1; i < values.size(); i += 2) values[i] = 0.4;
+  const InstanceNormState state = fresh_state(1, DType::f32);
+  instance_norm(tensor(values, {kSamples, 1, 2}, DType::f32), {}, {}, state, {.momentum = 1});
+  expect_near(state.running_mean, {0.3}, 1e-6);
+  expect_near(state.running_var, {0.02}, 1e-7);
+}
+
 TEST_P(InstanceNorm, StridedRunningStatisticsAreUpdatedInPlace) {
   const Tensor buffer = tensor({0, 0, 0, 0}, {4});
   const InstanceNormState state{buffer.slice(0, 0, 4, 2), Tensor::ones({2}, buffer.options())};

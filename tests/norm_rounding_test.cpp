@@ -43,11 +43,15 @@ TEST(NormRounding, OfTheMeanIsCorrected) {
   }
 }
 
+class NormOfOne : public test::EachDevice {};
+GRADUS_ON_EACH_DEVICE(NormOfOne);
+
 // d - m1 is 0 in a set of one element, though the product d = dy·gamma is not exact.
-TEST(NormRounding, ASetOfOneHasNoGradient) {
+TEST_P(NormOfOne, HasNoGradient) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
     const auto leaf = [](const std::vector<double>& values, const Shape& shape, DType type) {
-      return Tensor::from_vector(values, shape, {.dtype = type}).set_requires_grad(true);
+      return Tensor::from_vector(values, shape, {.dtype = type, .device = GetParam()})
+          .set_requires_grad(true);
     };
     const Tensor gamma = leaf({0.3}, {1}, acc_dtype(dtype));
     const Tensor dy = leaf({0.7, 1.3, -0.9}, {3, 1}, dtype).detach();

@@ -100,9 +100,9 @@ __device__ __forceinline__ HalfReal normal_share(HalfReal z) {
 // (1 - e) / (1 + e) with e = e^(-2|x|), which cancels for small x: the series there.
 __device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
   const HalfReal e = exp_of(abs_of(x) * HalfReal(-2)), one(1);
-  const HalfReal ratio = copysign_of((one - e) * reciprocal_of(one + e), x);
-  const HalfReal series = fused(x * x * x, HalfReal(-1.0f / 3), x);
-  return select(abs_of(x) < HalfReal(0x1p-5f), series, ratio);
+  const HalfReal ratio = (one - e) * reciprocal_of(one + e);
+  const HalfReal series = fused(x * x * x, HalfReal(-1.0f / 3), x);  // of -0: 0
+  return copysign_of(select(abs_of(x) < HalfReal(0x1p-5f), series, ratio), x);
 }
 
 __device__ __forceinline__ HalfReal at_most(HalfReal x, HalfReal high) {
