@@ -17,8 +17,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COUNT = 107
-# The tape, files: code of the host.
-HOST_ONLY = {f"D{number:03}" for number in [*range(74, 79), 81, *range(87, 101)]}
+# The tape's depth, files: code of the host.
+HOST_ONLY = {f"D{number:03}" for number in [74, 75, *range(87, 101)]}
 CUDA_ONLY = {"D104", "D105"}
 
 
