@@ -2,7 +2,7 @@
 """Test accuracy of small_cnn on Fashion-MNIST with each norm: gradus and PyTorch, on one GPU.
 
     python3 bench/accuracy.py --gradus build/gradus --data DIR [--norm NAME]... [--seeds 3]
-                              [--epochs 8] [--write docs/accuracy.md]
+                              [--epochs 8] [--commit HASH] [--write docs/accuracy.md]
 
 Both train the same net on the same schedule: batches of 128, SGD with Nesterov momentum 0.9
 and weight decay 5e-4, in every step the rate of one_cycle (nn/optim/schedule.h): linear up to 0.1 over
@@ -132,7 +132,8 @@ def table(rows, args):
         f"Test accuracy in percent of small_cnn on Fashion-MNIST after {args.epochs} epochs, mean of "
         f"{args.seeds} seeds (each in",
         "brackets), written by `bench/accuracy.py`, which says how both sides train.", "",
-        f"{torch.cuda.get_device_name()}, {datetime.date.today()}, PyTorch {torch.__version__}.", "",
+        f"{torch.cuda.get_device_name()}, {datetime.date.today()}, gradus at {args.commit}, PyTorch "
+        f"{torch.__version__}.", "",
         "| norm | gradus | PyTorch | difference |", "| --- | --- | --- | --- |"]
     for norm, (ours, theirs) in rows.items():
         texts = [f"{statistics.mean(side):.2f} ({', '.join(f'{v:.2f}' for v in side)})"
@@ -149,6 +150,7 @@ def main():
     parser.add_argument("--norm", action="append", choices=NORMS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--commit", default="an unnamed commit", help="of gradus, for the table")
     parser.add_argument("--write")
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

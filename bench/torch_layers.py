@@ -8,7 +8,8 @@ A ratio above 1 means that gradus is faster than the better of PyTorch's eager m
 --compile, torch.compile. Both sides run many calls in one CUDA graph, so that no host time counts;
 cold rotates over copies of the operands of 400 MB in all, at least four. Backward includes the gradients of all
 parameters and is timed alone on both sides: right behind its forward it would find in the cache what
-that has just written. Needs PyTorch 2.5 or later with CUDA.
+that has just written. Losses, dropout and matrix products have no twin here. Needs PyTorch 2.5 or
+later with CUDA.
 """
 import argparse
 import functools
@@ -87,14 +88,14 @@ def twin(layer, case, shape):
         return nn.LocalResponseNorm(5)
     if layer == "softmax":
         kind = nn.LogSoftmax if case.startswith("log") else nn.Softmax
-        return kind(1)
+        return kind(0 if "columns" in case else 1)
     if layer == "activation":
         name = re.match(r"[a-z_]+?6?(?=_\d|_large|_small|$)", case)
         return ACTIVATIONS[name.group()]() if name else None
     if layer == "max_pool2d":
         return nn.MaxPool2d(3, 2, 1) if case.startswith("k3_s2_p1") else nn.MaxPool2d(2)
     if layer == "avg_pool2d":
-        return nn.AvgPool2d(2)
+        return nn.AdaptiveAvgPool2d(7) if case.startswith("to_") else nn.AvgPool2d(2)
     if layer in ("sum", "reduce"):
         name = re.match(r"[a-z]+2?", case).group()
         axes = re.search(r"_dim(\d+)_", case)
@@ -246,9 +247,11 @@ def main():
         compile_in_parallel(args, layers)
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     print(f"{'':54}{'gradus ms':>10}{'% copy':>8}{'PyTorch ms':>11}{'ratio':>7}")
-    rows = []
+    rows, copies = [], []
     for layer in layers:
-        for row in run_gradus(args, layer)["rows"]:
+        measured = run_gradus(args, layer)
+        copies.append(measured["copy_gb_per_s"])
+        for row in measured["rows"]:
             times = rival(row, args.compile)
             name = f"{layer} {row['case']} {row['shape']} {row['dtype']}"
             name += " cold" if row["cold"] else " warm"
@@ -267,7 +270,9 @@ def main():
         with open(args.json, "w", encoding="utf-8") as file:
             properties = torch.cuda.get_device_properties(0)
             json.dump({"device": properties.name, "torch": torch.__version__,
-                       "cache_bytes": properties.L2_cache_size, "rows": rows}, file, indent=1)
+                       "cuda_of_torch": torch.version.cuda, "gradus": measured["device"],
+                       "cache_bytes": properties.L2_cache_size,
+                       "copy_gb_per_s": [min(copies), max(copies)], "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
