@@ -80,7 +80,6 @@ Trainer::Trainer(Module& model, DataLoader& train, Optimizer& optimizer, Trainer
   const Device device = train_.options().device;
   totals_ = new_totals(device);
   failed_step_ = Tensor::full({1}, -1, {.dtype = DType::i64, .device = device});
-  optimizer_.set_failed_step(failed_step_);
 }
 
 Trainer::~Trainer() { optimizer_.set_failed_step({}); }
@@ -100,6 +99,7 @@ void Trainer::enqueue_step(int64_t batch_size) {
   loss.backward();
   if (options_.clip_value > 0) clip_grad_value_(parameters_, options_.clip_value);
   if (options_.clip_norm > 0) clip_grad_norm_(parameters_, options_.clip_norm);
+  optimizer_.set_failed_step(failed_step_);  // another trainer may have set its own, or none
   optimizer_.step();
 }
 

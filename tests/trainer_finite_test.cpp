@@ -18,18 +18,28 @@ using TrainerFinite = test::EachDevice;
 
 constexpr auto kInvalid = ErrorCode::invalid_argument;
 
-TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
-  Session run(GetParam());
+// Its sixth loss is not finite.
+Session diverging_session(Device device) {
+  Session run(device);
   run.net = Sequential(Conv2d(1, 2, 3), ReLU(), Flatten(), Linear(72, 4));
-  run.net.to(GetParam());
+  run.net.to(device);
   run.optimizer = std::make_unique<SGD>(run.net.named_parameters(), SGDOptions{});
   run.optimizer->set_schedule([](int64_t t) { return t == 4 ? 1e25 : 0.01; }, 16);
-  const TrainerState fresh = run.start().state();
-  EXPECT_ERROR(run.trainer->run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
-               "the output of 3 (Linear)");
+  return run;
+}
+
+void expect_finite_parameters(Session& run) {
   for (const Tensor& p : run.net.parameters()) {
     for (const double value : p.to_vector<double>()) EXPECT_TRUE(std::isfinite(value));
   }
+}
+
+TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
+  Session run = diverging_session(GetParam());
+  const TrainerState fresh = run.start().state();
+  EXPECT_ERROR(run.trainer->run(), kInvalid, "the loss of epoch 1, step 6 is not finite",
+               "the output of 3 (Linear)");
+  expect_finite_parameters(run);
   EXPECT_ERROR(run.trainer->synchronize(), kInvalid, "step 6");
   // A state from before is whole again.
   const std::string failed = run.hash();
@@ -38,6 +48,25 @@ TEST_P(TrainerFinite, LossThatIsNotFiniteNamesStepAndLayer) {
   run.trainer->synchronize();
   EXPECT_NE(run.hash(), failed);
   EXPECT_EQ(run.optimizer->steps(), 1);
+}
+
+TEST_P(TrainerFinite, ATrainerThatReplacesAnotherKeepsNothingOfTheFailedStep) {
+  Session run = diverging_session(GetParam());
+  run.start();
+  run.start();  // the first one ends after the second has begun
+  EXPECT_ERROR(run.trainer->run(), kInvalid, "step 6 is not finite");
+  expect_finite_parameters(run);
+}
+
+TEST_P(TrainerFinite, AnotherTrainerInBetweenLeavesTheFirstItsFailedStep) {
+  Session run = diverging_session(GetParam());
+  DataLoader held_out(toy_set(16, 2), {.batch_size = 8, .device = GetParam()});
+  run.options.progress_every = 1;
+  run.options.on_progress = [&](const Progress&) {
+    Trainer(run.net, *run.loader, *run.optimizer, {}).evaluate(held_out);
+  };
+  EXPECT_ERROR(run.start().run(), kInvalid, "step 6 is not finite");
+  expect_finite_parameters(run);
 }
 
 TEST_P(TrainerFinite, AnInputThatIsNotFiniteIsNamed) {
