@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "autograd/gradcheck.h"
 #include "core/tensor.h"
 #include "cpu/context.h"
 #include "nn/capture.h"
@@ -106,6 +107,16 @@ TEST(Cpu, TheEnvironmentChoosesThreads) {
       EXPECT_EQ(cpu().threads(), 2);
     });
   }
+}
+
+// No launch works, that of a destructor included.
+TEST(Cpu, DifferencesWithoutThreadsEndWithTheFirstError) {
+  const Tensor x = Tensor::ones({2}, {.dtype = DType::f64}), dy = x.clone();
+  const std::vector<double> steps(2, 1e-6);
+  with_environment("GRADUS_THREADS", "many", [&] {
+    EXPECT_ERROR(finite_differences([&] { return x; }, x, dy, steps), ErrorCode::invalid_argument,
+                 "GRADUS_THREADS: expected 1 to 256, got 'many'");
+  });
 }
 
 bool has(Isa isa) {

@@ -3,15 +3,20 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <thread>
 #include <vector>
 
+#include "autograd/gradcheck.h"
+#include "autograd/ops/arithmetic.h"
 #include "core/build_config.h"
 #include "core/launch.h"
 #include "core/ops/copy.h"
 #include "core/tensor.h"
 #include "cuda/check.h"
+#include "nn/compare/compare.h"
+#include "nn/sequential.h"
 #include "tests/cuda_device_kernels.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gpu.h"
@@ -103,19 +108,23 @@ TEST_F(CudaRuntimeTest, CopiesBetweenTwoGpus) {
   }
 }
 
-// In a process of its own, since its device is lost.
+std::string text_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+// The device is lost: for a process of its own.
 void write_to_nowhere() {
-  const auto text_of = [](auto&& f) -> std::string {
-    try {
-      f();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
+  Tensor::wrap(reinterpret_cast<void*>(uintptr_t(1) << 20), {4}, kOnGpu).fill_(1.0);
+}
+
+void see_launches_refused() {
   const Tensor good = Tensor::zeros({4}, kOnGpu);
-  Tensor bad = Tensor::wrap(reinterpret_cast<void*>(uintptr_t(1) << 20), {4}, kOnGpu);
-  bad.fill_(1.0);
+  write_to_nowhere();
   const std::string first = text_of([] { synchronize(cuda()); });
   const std::string refused = ": refused after an earlier failure: " + first;
   const std::string fill = text_of([&] { launch(Fill{.y = good.raw()}); });
@@ -130,8 +139,45 @@ void write_to_nowhere() {
 
 TEST_F(CudaRuntimeTest, AfterAStickyErrorLaunchesAreRefusedWithItsText) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(write_to_nowhere(), testing::ExitedWithCode(42),
+  EXPECT_EXIT(see_launches_refused(), testing::ExitedWithCode(42),
               "refused after an earlier failure: synchronize: cudaErrorIllegalAddress");
+}
+
+// A forward whose kernel dies on the device.
+struct Wild final : nn::Module {
+  std::string_view kind() const override { return "Wild"; }
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = x * 2.0;
+    if (x.device() == kCuda) write_to_nowhere();
+    return y;
+  }
+};
+
+void compare_wild_layer() {
+  nn::Sequential net(Wild{});
+  const std::string text = text_of([&] {
+    compare(net, {Tensor::ones({2, 3}), {}}, {.repeats = 0});
+  });
+  std::cerr << text << '\n';
+  std::_Exit(text == cuda().failure() ? 42 : 1);
+}
+
+void take_differences_of_wild_layer() {
+  const Tensor x = Tensor::ones({3}, {.dtype = DType::f64, .device = kCuda});
+  const std::vector<double> steps(3, 1e-6);
+  const std::string text =
+      text_of([&] { finite_differences([&] { return Wild().forward(x); }, x, x, steps); });
+  std::cerr << text << '\n';
+  std::_Exit(text == cuda().failure() ? 42 : 1);
+}
+
+// Not by a destructor that throws in its turn.
+TEST_F(CudaRuntimeTest, AKernelThatDiesEndsAComparisonWithItsError) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(compare_wild_layer(), testing::ExitedWithCode(42),
+              "synchronize: cudaErrorIllegalAddress");
+  EXPECT_EXIT(take_differences_of_wild_layer(), testing::ExitedWithCode(42),
+              "cudaErrorIllegalAddress");
 }
 
 TEST(CudaErrors, ThoseOfMemoryAreOutOfMemory) {

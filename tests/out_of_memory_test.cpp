@@ -9,6 +9,7 @@
 #include "autograd/ops/dropout.h"
 #include "autograd/ops/instance_norm.h"
 #include "core/launch.h"
+#include "nn/compare/layer.h"
 #include "nn/data/loader.h"
 #include "nn/optim/muon.h"
 #include "nn/optim/sgd.h"
@@ -101,6 +102,22 @@ TEST(OutOfMemory, AWriteInPlaceIsWholeOrNone) {
   expect_no_trace({x}, [&] { x.copy_(x.transpose(0, 1)); });
   expect_no_trace({y}, [&] { y.add_(y.transpose(0, 1)); });
   EXPECT_EQ(x.storage()->version() + y.storage()->version(), 2u);
+}
+
+// Neither a destructor that throws nor another place in the generator's draws.
+TEST(OutOfMemory, AComparedLayerPutsTheDrawsBack) {
+  const Tensor x = randn({4, 4});
+  const ComparedLayer layer{
+      .inputs = {{.name = "x", .value = x}},
+      .outputs = {{.name = "y", .dy = x}},
+      .forward = [](std::span<const Tensor> in) { return std::vector{dropout(in[0], 0.5, true)}; }};
+  const Generator::State before = default_generator(kCpu).state();
+  int allocations = 0;
+  while (!succeeds_with(allocations, [&] { run_layer(layer, kCpu, true); })) {
+    EXPECT_EQ(default_generator(kCpu).state(), before) << "after " << allocations << " allocations";
+    ASSERT_LT(++allocations, 100);
+  }
+  EXPECT_EQ(default_generator(kCpu).state(), before);
 }
 
 // The parameters, the step counter and whatever else a step changes but the rate.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/launch.h"
 #include "nn/compare/differences.h"
 #include "nn/compare/measure.h"
 
@@ -106,6 +107,8 @@ LayerRun run_layer(const ComparedLayer& layer, const std::vector<Tensor>& operan
   {
     const FixedDraws draws(operands.front().device());
     run.outputs = layer.forward(operands);
+    // What a kernel found, or died of, is thrown before a destructor meets it.
+    with_backend(operands.front().device(), [](auto& backend) { synchronize(backend); });
   }
   if (between) between();
   run.upstream = upstream.empty() ? upstream_of(layer, run.outputs) : upstream;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/error.h"
 #include "core/generator.h"
 #include "core/tensor.h"
 #include "core/tolerance.h"
@@ -19,16 +20,20 @@ namespace gradus {
 class FixedDraws {
  public:
   explicit FixedDraws(Device device)
-      : generator_(default_generator(device)), before_(generator_.state()) {
-    generator_.manual_seed(0);
+      : state_(default_generator(device).tensor()), before_(state_.clone()) {
+    default_generator(device).manual_seed(0);
   }
-  ~FixedDraws() { generator_.set_state(before_); }
+  ~FixedDraws() {
+    try {
+      state_.copy_(before_);  // needs no memory
+    } catch (const Error&) {  // the device is lost: the first error says why
+    }
+  }
   FixedDraws(const FixedDraws&) = delete;
   FixedDraws& operator=(const FixedDraws&) = delete;
 
  private:
-  Generator& generator_;
-  Generator::State before_;
+  Tensor state_, before_;
 };
 
 struct ComparedLayer {
