@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "autograd/grad_mode.h"
 #include "core/error.h"
@@ -15,9 +16,31 @@ using Values = std::vector<double>;
 void require_input(const Tensor& x, size_t i) {
   check(x.dtype() == DType::f64 && x.is_leaf() && x.requires_grad(), "gradcheck",
         "expected f64 leaves that require a gradient, got ", x, " as input ", i);
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    check(x.strides()[axis] != 0 || x.size(axis) <= 1, "gradcheck", "input ", i, ", ", x,
-          ", stores one element for several");
+}
+
+// Of an element counted in row-major order, from the first one.
+int64_t distance_of(const Tensor& x, int64_t index) {
+  int64_t distance = 0;
+  for (int axis = x.rank() - 1; axis >= 0; --axis) {
+    distance += index % x.size(axis) * x.strides()[axis];
+    index /= x.size(axis);
+  }
+  return distance;
+}
+
+// Where one place in memory is two elements, a difference moves both and a gradient is of one.
+// Looks at each element, since strided inputs may interleave and share nothing.
+void require_distinct_elements(const std::vector<Tensor>& inputs) {
+  std::map<const double*, size_t> owners;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& x = inputs[i];
+    const double* first = x.raw().as<double>();
+    for (int64_t k = 0; k < x.numel(); ++k) {
+      const auto [owner, is_new] = owners.emplace(first + distance_of(x, k), i);
+      check(is_new || owner->second != i, "gradcheck", "input ", i, ", ", x,
+            ", stores one element for several");
+      check(is_new, "gradcheck", "inputs ", owner->second, " and ", i, " share memory");
+    }
   }
 }
 
@@ -70,12 +93,7 @@ std::vector<Tensor> backward_gradients(const Tensor& y, const Tensor& dy,
 class Moved {
  public:
   Moved(const Tensor& x, int64_t index) {
-    int64_t offset = x.offset();
-    for (int axis = x.rank() - 1; axis >= 0; --axis) {
-      offset += index % x.size(axis) * x.strides()[axis];
-      index /= x.size(axis);
-    }
-    element_ = x.as_strided({}, {}, offset);
+    element_ = x.as_strided({}, {}, x.offset() + distance_of(x, index));
     value_ = element_.item<double>();
   }
   ~Moved() {
@@ -189,6 +207,7 @@ GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Te
   check(!inputs.empty(), "gradcheck", "expected at least one input");
   for (size_t i = 0; i < inputs.size(); ++i) require_input(inputs[i], i);
   require_once(inputs);
+  require_distinct_elements(inputs);
   const Tensor y = f();
   check(y.dtype() == DType::f64, "gradcheck", "expected a function with f64 results, got ", y);
   const Tensor dy = draw_upstream(y, options.seed);

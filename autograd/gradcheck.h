@@ -42,9 +42,9 @@ struct GradcheckResult {
 
 // f: called again and again with the elements of `inputs` changed in place; must give the same
 // result for the same inputs. inputs: f64 leaves that require a gradient, each given and each
-// element stored once, on any device. Their values and gradients are left as they were; other
-// leaves that f uses get gradients added. Throws invalid_argument or `autograd` where this does not
-// hold.
+// element of all of them stored once, on any device. Their values and gradients are left as they
+// were; other leaves that f uses get gradients added. Throws invalid_argument or `autograd` where
+// this does not hold.
 GradcheckResult gradcheck(const std::function<Tensor()>& f, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 

@@ -128,6 +128,29 @@ TEST(Gradcheck, TakesStridedLeavesAndEmptyOnes) {
   EXPECT_TRUE(gradcheck([&] { return sum(empty, {0}) * sum(x); }, {empty, x}).ok);
 }
 
+// Right backwards, which would look wrong: the difference of one element moves another.
+TEST(Gradcheck, RefusesInputsThatShareMemory) {
+  constexpr auto invalid = ErrorCode::invalid_argument;
+  const Tensor memory = Tensor::from_vector<double>({1, 2, 3, 4, 5, 6, 7, 8}, {8});
+  const auto view = [&](const Shape& shape, const Strides& strides, int64_t offset) {
+    return memory.as_strided(shape, strides, offset).set_requires_grad(true);
+  };
+  const Tensor windows = view({2, 2}, {1, 1}, 0);
+  EXPECT_ERROR(gradcheck([&] { return windows * windows; }, {windows}), invalid,
+               "input 0, f64[2,2]@cpu, stores one element for several");
+  const Tensor a = view({3}, {1}, 0), same = view({3}, {1}, 0), next = view({3}, {1}, 2);
+  for (const Tensor& b : {same, next}) {
+    EXPECT_ERROR(gradcheck([&] { return a * b; }, {a, b}), invalid, "inputs 0 and 1 share memory");
+  }
+  const Tensor again = Tensor::wrap(memory.raw().data, {3}, {.dtype = DType::f64});
+  const Tensor wrapped = again.detach().set_requires_grad(true);
+  EXPECT_ERROR(gradcheck([&] { return a * wrapped; }, {a, wrapped}), invalid, "share memory");
+  // One memory, but no element of it twice.
+  const Tensor even = view({3}, {2}, 0), odd = view({3}, {2}, 1), woven = view({3, 2}, {2, 3}, 0);
+  EXPECT_TRUE(gradcheck([&] { return even * odd; }, {even, odd}));
+  EXPECT_TRUE(gradcheck([&] { return woven * woven; }, {woven}));
+}
+
 TEST(Gradcheck, RefusesWhatItCannotCheck) {
   const Tensor x = sample();
   const auto f = [&] { return x * x; };
