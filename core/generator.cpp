@@ -6,6 +6,7 @@
 
 #include "core/launch.h"
 #include "core/ops/random.h"
+#include "core/tolerance.h"
 
 namespace gradus {
 namespace {
@@ -80,6 +81,9 @@ Tensor rand(const Shape& shape, const TensorOptions& options, Generator* generat
   const bool wide = acc_dtype(options.dtype) == DType::f32 && high - low > 3.4e38;
   check(low <= high && std::isfinite(high - low) && !wide, "rand",
         "expected low <= high of a finite distance, got ", low, " and ", high);
+  const bool fits =
+      std::isfinite(round_to(low, options.dtype)) && std::isfinite(round_to(high, options.dtype));
+  check(fits, "rand", "values from ", low, " to ", high, " do not fit ", options.dtype);
   return drawn({.kind = Random::Kind::uniform, .a = low, .b = high}, shape, options, generator);
 }
 

@@ -196,6 +196,19 @@ TEST(Random, UniformStaysBelowItsUpperBoundInEveryDtype) {
   }
 }
 
+TEST(Random, UniformReachesTheLargestValuesOfADtype) {
+  const TensorOptions f16{.dtype = DType::f16};
+  for (const auto& [low, high] : {std::pair{-65504.0, 0.0}, {0.0, 65504.0}, {-65504.0, 65504.0}}) {
+    Generator generator(kCpu, 3);
+    double largest = 0;
+    for (const double v : rand({20000}, f16, &generator, low, high).to_vector<double>()) {
+      ASSERT_TRUE(v >= low && v < high) << v;
+      largest = std::max(largest, std::abs(v));
+    }
+    EXPECT_GT(largest, 65000);
+  }
+}
+
 TEST(Random, AGeneratorThatCannotBeMadeLeavesNothingBehind) {
   if (has_gpu()) GTEST_SKIP() << "needs a machine without a GPU";
   EXPECT_THROW(rand({2}, {.device = kCuda}), Error);
@@ -361,6 +374,11 @@ TEST(Random, Errors) {
   const auto invalid = ErrorCode::invalid_argument;
   EXPECT_ERROR(rand({2}, {.dtype = DType::i64}), invalid, "rand: expected a floating dtype", "i64");
   EXPECT_ERROR(rand({2}, {}, nullptr, -3e38, 3e38), invalid, "of a finite distance");
+  EXPECT_ERROR(rand({2}, {.dtype = DType::f16}, nullptr, -1e5, 0), invalid,
+               "rand: values from -1e+05 to 0 do not fit f16");
+  EXPECT_ERROR(rand({2}, {.dtype = DType::f16}, nullptr, 0, 1e5), invalid, "do not fit f16");
+  EXPECT_ERROR(rand({2}, {.dtype = DType::bf16}, nullptr, 0, 3.4e38), invalid, "not fit bf16");
+  EXPECT_ERROR(rand({2}, {}, nullptr, -1e39, -9e38), invalid, "do not fit f32");
   EXPECT_ERROR(randn({2}, {.dtype = DType::u8}), invalid, "randn", "u8");
   EXPECT_ERROR(randn({2}, {}, nullptr, 0, -1), invalid, "std must not be negative", "-1");
   EXPECT_ERROR(rand({2}, {}, nullptr, 1, 0), invalid, "low <= high", "1 and 0");
