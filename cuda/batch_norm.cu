@@ -4,6 +4,7 @@
 #include "cuda/batch_norm_columns.cuh"
 #include "cuda/batch_norm_held.cuh"
 #include "cuda/batch_norm_rows.cuh"
+#include "cuda/batch_norm_waves.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
 #include "cuda/launch_kernel.cuh"
@@ -85,6 +86,28 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
   return false;
 }
 
+// Launches the kernel that reads memory once where the inputs do not fit L2; false, and nothing
+// launched, where it does not suit.
+template <int N, class Of, class Finish>
+bool launch_waves(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormRows rows,
+                  const Finish& finish, int64_t* batches) {
+  if constexpr (N > 1) {
+    using Board = BatchNormBoard<typename Of::Part, typename Finish::Terms>;
+    constexpr int kPack = N * sizeof(typename Of::Element);
+    const int64_t fit = cuda.info().l2_bytes, inputs = rows.c * rows.packs * kPack * Of::kInputs;
+    if (inputs <= fit || 2 * kBatchNormLagBytes > fit) return false;
+    const BatchNormWaves waves = plan_batch_norm_waves(rows, kPack, Of::kInputs);
+    if (waves.lag == 0) return false;
+    const Board board(cuda.workspace(Board::bytes(rows)), rows);
+    launch_overlapping(cuda, {1, kThreads}, batch_norm_clear_board, board.summed, 2 * rows.c,
+                       batches);
+    launch_overlapping(cuda, {exact_blocks(waves.blocks, kOp), kThreads},
+                       batch_norm_waves<Of, Finish, N>, of, to, rows, waves, finish, board);
+    return true;
+  }
+  return false;
+}
+
 // ---- forward -----------------------------------------------------------------------------------
 
 template <class T, int N>
@@ -97,12 +120,16 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
     constexpr int kGroup = batch_norm_evaluate_unroll(N) * kThreads;
+    const bool fits = args.x.nbytes() <= cuda.info().l2_bytes;
     launch_overlapping(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
-                       batch_norm_forward_evaluate_rows<T, N>, x, y, plan, finish, streams);
+                       fits ? batch_norm_forward_evaluate_rows<T, N, Evict::normal>
+                            : batch_norm_forward_evaluate_rows<T, N, Evict::last>,
+                       x, y, plan, finish, streams);
     return;
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
   if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches)) return;
+  if (launch_waves<N>(cuda, finish.of, y, plan, finish, batches)) return;
   auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
   launch_overlapping(cuda, {exact_blocks(plan.chunks * g.c, kOp), kThreads},
@@ -152,6 +179,7 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
   const bool streams = batch_norm_streams(args.x.nbytes());
   int64_t* const none = nullptr;
   if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none)) return;
+  if (second_pass && launch_waves<N>(cuda, sums, dx, plan, finish, none)) return;
   auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
   const LaunchShape chunks{exact_blocks(plan.chunks * g.c, kOp), kThreads};

@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "core/ops/partial.h"
+#include "cuda/device/l2_policy.cuh"
 #include "cuda/device/norm.cuh"
 #include "cuda/device/raw.cuh"
 #include "cuda/device/reduce.cuh"
@@ -77,9 +78,11 @@ struct MomentsOf {
   int64_t channel;  // from one channel's first element to the next one's
 
   __device__ __forceinline__ A pivot(int64_t c) const { return static_cast<A>(x[c * channel]); }
-  template <int N>
-  __device__ __forceinline__ Raw<T, N> load(int64_t at) const {
-    return load_raw<N>(x + at);
+  template <int N, class Policy = L2Policy<Evict::normal>>
+  __device__ __forceinline__ Raw<T, N> load(int64_t at, const Policy& policy = {}) const {
+    Raw<T, N> in;
+    policy.load(in, x + at);
+    return in;
   }
   // The same by way of shared memory, where `held` has `size` packs of each input.
   template <int N>
@@ -201,9 +204,12 @@ struct SumsOf {
     if constexpr (!kWrites) return A(0);
     return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
   }
-  template <int N>
-  __device__ __forceinline__ Item<N> load(int64_t at) const {
-    return {load_raw<N>(x + at), load_raw<N>(dy + at)};
+  template <int N, class Policy = L2Policy<Evict::normal>>
+  __device__ __forceinline__ Item<N> load(int64_t at, const Policy& policy = {}) const {
+    Item<N> in;
+    policy.load(in.x, x + at);
+    policy.load(in.dy, dy + at);
+    return in;
   }
   template <int N>
   __device__ __forceinline__ void hold(Raw<T, N>* held, int i, int size, int64_t at) const {

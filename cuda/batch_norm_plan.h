@@ -65,6 +65,36 @@ inline BatchNormRows plan_batch_norm_rows(int64_t n, int64_t c, int64_t s, int w
   return plan;
 }
 
+// Contiguous tensors that do not fit L2, in one launch: each step sums a channel and writes the one
+// that was summed `lag` steps before.
+struct BatchNormWaves {
+  int64_t lag = 0;        // 0: not to be used
+  uint32_t per_step = 0;  // blocks: chunks, then slices
+  int64_t blocks = 0;
+  FastDivisor by_step{};
+};
+
+// Bytes of inputs between a channel's sums and its results: as many as pass by while its last
+// blocks end, so that nothing waits, and as find room in the L2 of a large card.
+inline constexpr int64_t kBatchNormLagBytes = 16'000'000;
+
+// rows: gets chunks and slices that suit.
+inline BatchNormWaves plan_batch_norm_waves(BatchNormRows& rows, int pack_bytes, int inputs) {
+  const int64_t channel_bytes = rows.packs * pack_bytes * inputs;
+  const int64_t lag = ceil_div(kBatchNormLagBytes, channel_bytes);
+  if (lag < 2 || rows.c < 2 * lag) return {};
+  rows.chunk = 2 * rows.group;
+  rows.chunks = ceil_div(rows.packs, rows.chunk);
+  rows.slice = 2 * rows.group / inputs;  // what two loads of each thread bring
+  rows.slices = ceil_div(rows.packs, rows.slice);
+  const int64_t per_step = rows.chunks + rows.slices;
+  if (per_step * (rows.c + lag) > INT32_MAX) return {};
+  return {.lag = lag,
+          .per_step = static_cast<uint32_t>(per_step),
+          .blocks = per_step * (rows.c + lag),
+          .by_step = FastDivisor(static_cast<uint32_t>(per_step))};
+}
+
 // Contiguous tensors whose channels fit a cluster of blocks: block r of a channel's cluster holds
 // packs r·piece, ... of each input, and memory is read once.
 struct BatchNormHeld {

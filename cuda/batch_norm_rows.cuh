@@ -8,34 +8,29 @@
 
 namespace gradus {
 
-// A block's range [begin, end) of the packs of channel c.
+// Packs of channel c: range `index` of those of `size` packs.
 struct BatchNormRange {
   int64_t c, index, begin;
   int count;
+  __device__ __forceinline__ BatchNormRange(const BatchNormRows& plan, int64_t c, int64_t index,
+                                            int64_t size)
+      : c(c),
+        index(index),
+        begin(index * size),
+        count(static_cast<int>(min(size, plan.packs - begin))) {}
+  // Of a block, where they are numbered with the channel fastest.
   __device__ __forceinline__ BatchNormRange(const BatchNormRows& plan, uint32_t block, int64_t size)
-      : index(plan.by_c.quotient(block)) {
-    c = block - index * plan.c;
-    begin = index * size;
-    count = static_cast<int>(min(size, plan.packs - begin));
-  }
+      : BatchNormRange(plan, block - plan.by_c.quotient(block) * plan.c, plan.by_c.quotient(block),
+                       size) {}
 };
 
-// math    parts[c, chunk] = moments or sums of a chunk of channel c
-// grid    one block per (chunk, channel), channel fastest
-// passes  1
-// bytes   each input once; where the backward pass of evaluation writes dx, dx once
-// smem    one part per warp
-// order   a thread's groups of packs, lanes, warps: fixed by the plan
-template <class Of, int N>
-__global__ void __launch_bounds__(kBatchNormThreads)
-    batch_norm_parts_block_per_chunk(const Of of, const BatchNormRows plan,
-                                     typename Of::Part* parts, int64_t* batches) {
-  using Part = typename Of::Part;
+// What a block reduces a range to, in its first thread: a thread's groups of packs, lanes, warps.
+// Where `of` writes, results are written on the way.
+template <int N, class Of, class Policy>
+__device__ __forceinline__ typename Of::Part part_of_range(const Of& of, const BatchNormRows& plan,
+                                                           const BatchNormRange& range,
+                                                           const Policy& policy) {
   constexpr int U = batch_norm_unroll(N), kStep = kBatchNormThreads;
-  __shared__ detail::SharedSlots<Part> of_warp;
-  wait_for_previous_kernel();
-  if (batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*batches;
-  const BatchNormRange range(plan, blockIdx.x, plan.chunk);
   BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
   typename Of::Row row(of, range.c);
   int i = static_cast<int>(threadIdx.x);
@@ -44,7 +39,7 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     BatchNormWalk to = walk;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      items[u] = of.template load<N>(walk.at);
+      items[u] = of.template load<N>(walk.at, policy);
       walk.step(plan);
     }
     row.take(items);
@@ -56,18 +51,73 @@ __global__ void __launch_bounds__(kBatchNormThreads)
     }
   }
   for (; i < range.count; i += kStep) {
-    typename Of::template Item<N> items[1] = {of.template load<N>(walk.at)};
+    typename Of::template Item<N> items[1] = {of.template load<N>(walk.at, policy)};
     row.take(items);
     of.write(walk.at, items[0], row);
     walk.step(plan);
   }
-  start_next_kernel();
-  Part part = merge_warp(row.part());
+  return row.part();
+}
+
+// The parts of a block's threads merged, in its first one.
+template <class Part>
+__device__ __forceinline__ Part merge_block(Part part) {
+  constexpr int kWarps = kBatchNormThreads / kWarp;
+  __shared__ detail::SharedSlots<Part> of_warp;
+  part = merge_warp(part);
   if (threadIdx.x % kWarp == 0) of_warp.get()[threadIdx.x / kWarp] = part;
   __syncthreads();
-  if (threadIdx.x >= kWarp) return;
-  constexpr int kWarps = kBatchNormThreads / kWarp;
-  part = merge_warp(threadIdx.x < kWarps ? of_warp.get()[threadIdx.x] : Part{});
+  if (threadIdx.x >= kWarp) return part;
+  return merge_warp(threadIdx.x < kWarps ? of_warp.get()[threadIdx.x] : Part{});
+}
+
+// Writes the results of a range by the channel's numbers, which `terms_of()` has in the first
+// thread; the first inputs are on their way by then.
+template <int N, class Terms, class Of, class Policy, class TermsOf>
+__device__ __forceinline__ void write_range(const Of& of, typename Of::Element* __restrict__ to,
+                                            const BatchNormRows& plan, const BatchNormRange& range,
+                                            const Policy& policy, bool streams,
+                                            const TermsOf& terms_of) {
+  constexpr int U = batch_norm_unroll(N) / Of::kInputs, kStep = kBatchNormThreads;
+  __shared__ Terms shared;
+  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
+  for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
+    typename Of::template Item<N> in[U];
+    int64_t at[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      at[u] = walk.at;
+      if (i + u * kStep < range.count) in[u] = of.template load<N>(walk.at, policy);
+      walk.step(plan);
+    }
+    if (pass == 0) {
+      terms_of(shared);
+      __syncthreads();
+    }
+    const Terms t = shared;
+#pragma unroll
+    for (int u = 0; u < U; ++u, i += kStep) {
+      if (i < range.count) store_result(to + at[u], t(in[u]), streams);
+    }
+  }
+}
+
+// math    parts[c, chunk] = moments or sums of a chunk of channel c
+// grid    one block per (chunk, channel), channel fastest
+// passes  1
+// bytes   each input once; where the backward pass of evaluation writes dx, dx once
+// smem    one part per warp
+// order   that of part_of_range: fixed by the plan
+template <class Of, int N>
+__global__ void __launch_bounds__(kBatchNormThreads)
+    batch_norm_parts_block_per_chunk(const Of of, const BatchNormRows plan,
+                                     typename Of::Part* parts, int64_t* batches) {
+  wait_for_previous_kernel();
+  if (batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*batches;
+  const BatchNormRange range(plan, blockIdx.x, plan.chunk);
+  const auto own = part_of_range<N>(of, plan, range, L2Policy<Evict::normal>());
+  start_next_kernel();
+  const auto part = merge_block(own);
   if (threadIdx.x == 0) parts[range.c * plan.chunks + range.index] = part;
 }
 
@@ -94,34 +144,14 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
     batch_norm_write_rows(const Of of, typename Of::Element* __restrict__ to,
                           const BatchNormRows plan, const Finish f, bool streams) {
   using Terms = typename Finish::Terms;
-  constexpr int U = batch_norm_unroll(N) / Of::kInputs, kStep = kBatchNormThreads;
-  __shared__ Terms shared;
   const BatchNormRange range(plan, gridDim.x - 1 - blockIdx.x, plan.slice);
-  BatchNormWalk walk(plan, range.c, range.begin + threadIdx.x, N);
-  for (int i = static_cast<int>(threadIdx.x), pass = 0; pass * U * kStep < range.count; ++pass) {
-    typename Of::template Item<N> in[U];
-    int64_t at[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      at[u] = walk.at;
-      if (i + u * kStep < range.count) in[u] = of.template load<N>(walk.at);
-      walk.step(plan);
-    }
-    if (pass == 0) {
-      wait_for_previous_kernel();
-      if (threadIdx.x < kWarp) {
-        const bool writes = range.index == 0 && threadIdx.x == 0;
-        const Terms t = f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
-        if (threadIdx.x == 0) shared = t;
-      }
-      __syncthreads();
-    }
-    const Terms t = shared;
-#pragma unroll
-    for (int u = 0; u < U; ++u, i += kStep) {
-      if (i < range.count) store_result(to + at[u], t(in[u]), streams);
-    }
-  }
+  write_range<N, Terms>(of, to, plan, range, L2Policy<Evict::normal>(), streams, [&](Terms& terms) {
+    wait_for_previous_kernel();
+    if (threadIdx.x >= kWarp) return;
+    const bool writes = range.index == 0 && threadIdx.x == 0;
+    const Terms t = f.finish(range.c, merge_chunks(f.parts, range.c, plan.chunks), writes);
+    if (threadIdx.x == 0) terms = t;
+  });
 }
 
 // math    y = (x - mean)·rstd·gamma + beta with the running statistics
@@ -129,7 +159,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 3)
 //         numbers itself
 // bytes   2Eb
 // order   element-wise
-template <class T, int N>
+template <class T, int N, Evict kEvict>
 __global__ void __launch_bounds__(kBatchNormThreads, N == 8 ? 8 : 1)
     batch_norm_forward_evaluate_rows(const T* x, T* __restrict__ y, const BatchNormRows plan,
                                      const ForwardFinish<T> f, bool streams) {
@@ -139,10 +169,11 @@ __global__ void __launch_bounds__(kBatchNormThreads, N == 8 ? 8 : 1)
   BatchNormWalk walk(plan, range.c, range.begin + i, N), to = walk;
   wait_for_previous_kernel();
   start_next_kernel();
+  const L2Policy<kEvict> policy;
   Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
-    if (i + u * kStep < range.count) in[u].load(x + walk.at);
+    if (i + u * kStep < range.count) policy.load(in[u], x + walk.at);
     walk.step(plan);
   }
   const BatchNormForwardTerms<acc_t<T>> t = f.use_running(range.c, range.index == 0 && i == 0);

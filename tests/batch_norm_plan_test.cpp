@@ -197,5 +197,37 @@ TEST(BatchNormPlan, WalksUse64Bits) {
   EXPECT_EQ(walk.at, 3 * s + 2 * s + 5 + kBatchNormThreads);
 }
 
+TEST(BatchNormPlan, WavesTakeEachPackOnceAndWriteLater) {
+  for (const auto& [n, c, s, pack, inputs] : {std::tuple{256, 128, 3136, 16, 1},
+                                              {256, 128, 3136, 16, 2},
+                                              {333, 130, 952, 16, 1},
+                                              {340, 36, 1296, 16, 2},
+                                              {160, 64, 840, 16, 2}}) {
+    SCOPED_TRACE(concat(n, "x", c, "x", s, ", ", inputs, " inputs"));
+    const int width = 8;
+    BatchNormRows rows = plan_batch_norm_rows(n, c, s, width);
+    const BatchNormWaves waves = plan_batch_norm_waves(rows, pack, inputs);
+    ASSERT_GE(waves.lag, 2);
+    EXPECT_GE(waves.lag * rows.packs * pack * inputs, kBatchNormLagBytes);
+    EXPECT_LT((waves.lag - 1) * rows.packs * pack * inputs, kBatchNormLagBytes);
+    EXPECT_LT((rows.chunks - 1) * rows.chunk, rows.packs);
+    EXPECT_GE(rows.chunks * rows.chunk, rows.packs);
+    EXPECT_LT((rows.slices - 1) * rows.slice, rows.packs);
+    EXPECT_GE(rows.slices * rows.slice, rows.packs);
+    EXPECT_EQ(waves.per_step, rows.chunks + rows.slices);
+    // The last step writes the last channel.
+    EXPECT_EQ(waves.blocks, waves.per_step * (c + waves.lag));
+    for (const int64_t block : {int64_t{0}, waves.blocks / 2, waves.blocks - 1})
+      EXPECT_EQ(waves.by_step.quotient(static_cast<uint32_t>(block)), block / waves.per_step);
+  }
+}
+
+TEST(BatchNormPlan, WavesNeedSmallChannelsAndManyOfThem) {
+  for (const auto& [n, c, s] : {std::tuple{1024, 64, 3136}, {256, 4, 3136}, {2, 1, 1 << 22}}) {
+    BatchNormRows rows = plan_batch_norm_rows(n, c, s, 4);
+    EXPECT_EQ(plan_batch_norm_waves(rows, 16, 2).lag, 0) << n << " " << c;
+  }
+}
+
 }  // namespace
 }  // namespace gradus

@@ -13,16 +13,18 @@ inline constexpr bool kHasL2Policies = false;
 #endif
 }  // namespace detail
 
-// When the second-level cache gives up a line: four of five before all others, as it sees fit, or
-// after them.
-enum class Evict : uint8_t { most_first, normal, last };
+// When the second-level cache gives up a line: before all others, four of five before them, as it
+// sees fit, or after them.
+enum class Evict : uint8_t { first, most_first, normal, last };
 
 // Loads of 16 bytes that ask for it, where the card can; otherwise any loads. Made once per thread.
 template <Evict kEvict>
 class L2Policy {
  public:
   __device__ __forceinline__ L2Policy() {
-    if constexpr (kExists && kEvict == Evict::most_first) {
+    if constexpr (kExists && kEvict == Evict::first) {
+      asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(word_));
+    } else if constexpr (kExists && kEvict == Evict::most_first) {
       asm("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %0, 0f3F4CCCCD;"  // 0.8
           : "=l"(word_));
     } else if constexpr (kExists) {

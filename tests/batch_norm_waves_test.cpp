@@ -1,0 +1,87 @@
+// Batch normalization of tensors that do not fit the second-level cache, whose channels one launch
+// sums and writes in turns: as on the CPU, and with the same bits each time.
+#include <cmath>
+
+#include "autograd/ops/batch_norm.h"
+#include "core/generator.h"
+#include "tests/support/compare_gtest.h"
+#include "tests/support/gpu.h"
+
+namespace gradus {
+namespace {
+
+struct Images {
+  const char* name;
+  Shape shape;
+  DType dtype;
+};
+void PrintTo(const Images& images, std::ostream* out) { *out << images.name; }
+
+// Chunks and slices that end within a row or have but a few packs; few and many channels.
+const Images kImages[] = {
+    {"F32", {320, 64, 28, 28}, DType::f32},   {"F32Few", {340, 36, 36, 36}, DType::f32},
+    {"F64", {160, 64, 28, 30}, DType::f64},   {"F16", {640, 64, 28, 28}, DType::f16},
+    {"Bf16", {640, 64, 28, 28}, DType::bf16}, {"Bf16Many", {333, 130, 28, 34}, DType::bf16},
+};
+
+class BatchNormWavesCuda : public test::GpuTest, public testing::WithParamInterface<Images> {};
+INSTANTIATE_TEST_SUITE_P(Images, BatchNormWavesCuda, testing::ValuesIn(kImages),
+                         [](const auto& info) { return info.param.name; });
+
+struct Inputs {
+  Tensor x, dy, gamma, beta;
+  Inputs to(Device device) const {
+    return {x.to(device), dy.to(device), gamma.to(device), beta.to(device)};
+  }
+};
+
+// y, dx, dgamma, dbeta, the saved and the running statistics, and y of evaluation by the latter.
+std::vector<Tensor> results(const Inputs& in) {
+  const Tensor x = in.x.detach().set_requires_grad(true);
+  const Tensor gamma = in.gamma.detach().set_requires_grad(true);
+  const Tensor beta = in.beta.detach().set_requires_grad(true);
+  const BatchNormState state{Tensor::zeros(gamma.shape(), gamma.options()),
+                             Tensor::ones(gamma.shape(), gamma.options()),
+                             {}};
+  NormStatistics saved;
+  const Tensor y = batch_norm(x, gamma, beta, state, {}, &saved);
+  y.backward(in.dy);
+  const Tensor evaluated = batch_norm(in.x, in.gamma, in.beta, state, {.training = false});
+  return {y.detach(), x.grad(),           gamma.grad(),      beta.grad(), saved.mean,
+          saved.rstd, state.running_mean, state.running_var, evaluated};
+}
+
+TEST_P(BatchNormWavesCuda, AgreeWithTheCpu) {
+  const auto& [name, shape, dtype] = GetParam();
+  manual_seed(3);
+  const TensorOptions parameter{.dtype = acc_dtype(dtype)};
+  const Inputs in{randn(shape, {.dtype = dtype}), randn(shape, {.dtype = dtype}),
+                  randn({shape[1]}, parameter), randn({shape[1]}, parameter)};
+  const std::vector<Tensor> want = results(in), got = results(in.to(kCuda));
+  const int64_t m = shape.numel() / shape[1];
+  for (size_t i = 0; i < want.size(); ++i) {
+    const std::vector<double> values = want[i].to_vector<double>();
+    double scale = 0;
+    for (const double value : values) scale = std::max(scale, std::abs(value));
+    // Sums of so many terms with both signs are as far off as their terms are large.
+    if (i == 2 || i == 3) scale = std::sqrt(static_cast<double>(m)) * 4;
+    EXPECT_TRUE(agrees(got[i].to_vector<double>(), values, want[i].dtype(), m, scale)) << i;
+  }
+}
+
+TEST_P(BatchNormWavesCuda, HaveTheSameBits) {
+  const auto& [name, shape, dtype] = GetParam();
+  const TensorOptions on_gpu{.dtype = dtype, .device = kCuda};
+  const TensorOptions parameter{.dtype = acc_dtype(dtype), .device = kCuda};
+  const Inputs in{randn(shape, on_gpu), randn(shape, on_gpu), randn({shape[1]}, parameter),
+                  randn({shape[1]}, parameter)};
+  const std::vector<Tensor> once = results(in);
+  for (int run = 0; run < 3; ++run) {
+    const std::vector<Tensor> again = results(in);
+    for (size_t i = 0; i < once.size(); ++i)
+      EXPECT_EQ(again[i].to_vector<double>(), once[i].to_vector<double>()) << i;
+  }
+}
+
+}  // namespace
+}  // namespace gradus
