@@ -2,6 +2,7 @@
 // vectors, summed in registers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "cpu/vector.h"
@@ -12,6 +13,10 @@ namespace gradus::GRADUS_ISA {
 // registers.
 inline constexpr int kBlockRows = kRegisters == 32 ? 14 : 6;
 
+// Terms that a register adds up one by one: of many more, each would lose digits against their sum.
+// Those of 3x3 x 64 channels stay whole.
+inline constexpr int64_t kChain = 768;
+
 // out[i, lanes] = init[lanes] + Σ over taps (r, s) and depth d of a[i, r, s, d] · w[r, s, d, lanes]
 template <class A>
 struct DotBlock {
@@ -21,20 +26,42 @@ struct DotBlock {
   int64_t a_r, a_s;  // from one tap to the next
   int64_t depth;     // consecutive values at each tap
   const A* w;        // packed: a block's lanes for every (r, s, d), in that order
-  const A* init;     // lanes
+  const A* init;     // lanes; null: the sums are added to out
   A* out;            // of row 0
   int64_t out_row;   // from one row to the next
 };
 
 template <class A, int P, int V>
-void dot_block(const DotBlock<A>& g) {
-  constexpr int n = kLanes<A>;
-  Vec<A> sum[P][V];
+GRADUS_INLINE void start_sums(const DotBlock<A>& g, Vec<A> (&sum)[P][V]) {
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    const Vec<A> init = g.init == nullptr ? Vec<A>{} : load_vector(g.init + v * kLanes<A>);
+#pragma GCC unroll 16
+    for (int i = 0; i < P; ++i) sum[i][v] = init;
+  }
+}
+
+template <class A, int P, int V>
+GRADUS_INLINE void store_sums(const DotBlock<A>& g, Vec<A> (&sum)[P][V]) {
+  if (g.init == nullptr) {
+#pragma GCC unroll 16
+    for (int i = 0; i < P; ++i) {
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] += load_vector(g.out + i * g.out_row + v * kLanes<A>);
+    }
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < P; ++i) {
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[i][v] = load_vector(g.init + v * n);
+    for (int v = 0; v < V; ++v) store_vector(g.out + i * g.out_row + v * kLanes<A>, sum[i][v]);
   }
+}
+
+template <class A, int P, int V>
+void dot_block(const DotBlock<A>& g) {
+  constexpr int n = kLanes<A>;
+  Vec<A> sum[P][V];
+  start_sums(g, sum);
   const A* w = g.w;
   for (int64_t r = 0; r < g.r; ++r) {
     for (int64_t s = 0; s < g.s; ++s) {
@@ -52,31 +79,25 @@ void dot_block(const DotBlock<A>& g) {
       }
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) store_vector(g.out + i * g.out_row + v * n, sum[i][v]);
-  }
+  store_sums(g, sum);
 }
 
 // The same where every lane has its own input (a depthwise convolution), with one vector of lanes:
 //   out[i, lanes] = init[lanes] + Σ over (r, s) of a[i, r, s, lanes] · w[r, s, lanes]
 template <class A, int P>
 void lane_dot_block(const DotBlock<A>& g) {
-  Vec<A> sum[P];
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) sum[i] = load_vector(g.init);
+  Vec<A> sum[P][1];
+  start_sums(g, sum);
   const A* w = g.w;
   for (int64_t r = 0; r < g.r; ++r) {
     for (int64_t s = 0; s < g.s; ++s, w += kLanes<A>) {
       const A* a = g.a + r * g.a_r + s * g.a_s;
       const Vec<A> weight = load_vector(w);
 #pragma GCC unroll 16
-      for (int i = 0; i < P; ++i) sum[i] += weight * load_vector(a + i * g.a_row);
+      for (int i = 0; i < P; ++i) sum[i][0] += weight * load_vector(a + i * g.a_row);
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < P; ++i) store_vector(g.out + i * g.out_row, sum[i]);
+  store_sums(g, sum);
 }
 
 // out[i, lanes] += Σ over rows p and columns q of a[p, q, i] · b[p, q, lanes]
@@ -162,6 +183,29 @@ constexpr auto outer_table(std::integer_sequence<int, I...>) {
 inline constexpr auto kAllRows = std::make_integer_sequence<int, kBlockRows>();
 }  // namespace detail
 
+// Runs a block in parts of at most kChain terms: some rows of taps, some taps of a row or some
+// values of a tap.
+template <class A>
+void run_chains(const DotBlock<A>& block, int64_t lanes, DotFunction<A> run) {
+  const int64_t depth = std::min(block.depth, kChain);
+  const int64_t s = depth < block.depth ? 1 : std::min(block.s, kChain / depth);
+  const int64_t r = s < block.s ? 1 : std::min(block.r, kChain / (s * depth));
+  DotBlock<A> part = block;
+  for (int64_t i = 0; i < block.r; i += r) {
+    for (int64_t j = 0; j < block.s; j += s) {
+      for (int64_t d = 0; d < block.depth; d += depth) {
+        part.a = block.a + i * block.a_r + j * block.a_s + d;
+        part.r = std::min(r, block.r - i);
+        part.s = std::min(s, block.s - j);
+        part.depth = std::min(depth, block.depth - d);
+        run(part);
+        part.w += part.r * part.s * part.depth * lanes;
+        part.init = nullptr;
+      }
+    }
+  }
+}
+
 // Runs the block of `rows` (1 to kBlockRows) rows and `vectors` (1 or 2) vectors, or the block
 // whose lanes have their own inputs (vectors = 0).
 template <class A>
@@ -169,7 +213,11 @@ void run_block(const DotBlock<A>& block, int64_t rows, int vectors) {
   static constexpr std::array tables{detail::dot_table<A, 0>(detail::kAllRows),
                                      detail::dot_table<A, 1>(detail::kAllRows),
                                      detail::dot_table<A, 2>(detail::kAllRows)};
-  tables[static_cast<size_t>(vectors)][static_cast<size_t>(rows - 1)](block);
+  const auto run = tables[static_cast<size_t>(vectors)][static_cast<size_t>(rows - 1)];
+  if (block.r * block.s * block.depth <= kChain)
+    run(block);
+  else
+    run_chains(block, std::max(1, vectors) * kLanes<A>, run);
 }
 template <class A>
 void run_block(const OuterBlock<A>& block, int64_t rows, int vectors) {

@@ -82,6 +82,41 @@ TEST_P(Conv2dEdges, D004_LongSumsKeepTheirDigits) {
   }
 }
 
+// On the CPU a register takes the terms one by one: of many channels or of a wide window.
+TEST(Conv2dEdgesCpu, D004_LongSumsKeepTheirDigits) {
+  struct Long {
+    Shape x, w;
+    Conv2dOptions options = {};
+  };
+  const double tenth = static_cast<double>(0.1f);
+  const auto expect_all = [](const Tensor& sums, double want) {
+    for (const double sum : values(sums)) ASSERT_NEAR(sum / want, 1, 1e-5) << want;
+  };
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const auto filled = [&](const Shape& shape, double value) {
+      Tensor tensor = Tensor::empty(shape, {.format = format});
+      tensor.fill_(value);
+      return tensor;
+    };
+    for (const Long& of_y :
+         {Long{{1, 512, 3, 3}, {3, 512, 3, 3}}, Long{{1, 16384, 1, 1}, {3, 16384, 1, 1}},
+          Long{{1, 1, 128, 128}, {3, 1, 128, 128}},
+          Long{{1, 16, 128, 128}, {16, 1, 128, 128}, {.groups = 16}}}) {
+      SCOPED_TRACE(concat("y ", of_y.w, " ", format));
+      const Tensor y = conv2d(filled(of_y.x, 0.1), Tensor::ones(of_y.w), {}, of_y.options);
+      expect_all(y, tenth * static_cast<double>(of_y.w[1] * of_y.w[2] * of_y.w[3]));
+    }
+    for (const Long& of_dx : {Long{{1, 3, 1, 1}, {512, 3, 3, 3}, {.padding = 2}},
+                              Long{{1, 3, 1, 1}, {16384, 3, 1, 1}}}) {
+      SCOPED_TRACE(concat("dx ", of_dx.w, " ", format));
+      const Tensor x = Tensor::ones(of_dx.x).set_requires_grad(true);
+      const Tensor y = conv2d(x, Tensor::ones(of_dx.w), {}, of_dx.options);
+      y.backward(filled(y.shape(), 0.1));
+      expect_all(x.grad(), tenth * static_cast<double>(y.numel()));
+    }
+  }
+}
+
 // Taps so far apart that only the middle one meets x. The CPU has memory for the padding.
 TEST_P(Conv2dEdges, D054_WindowsOfAnyWidth) {
   const bool on_gpu = GetParam() == kCuda;

@@ -152,6 +152,23 @@ TEST(Conv2dStrides, OfTheAxesMayDiffer) {
   }
 }
 
+// The CPU cuts sums of more than 768 terms: along the channels or along either axis of the window.
+TEST(Conv2dChains, AreCutWithoutLoss) {
+  const Problem problems[] = {
+      {{1, 800, 2, 3}, {17, 800, 2, 2}, {.padding = 1}, "800 channels"},
+      {{1, 300, 3, 4}, {20, 300, 3, 3}, {.padding = 1}, "300 channels"},
+      {{1, 3, 4, 5}, {800, 3, 2, 2}, {.stride = {2, 1}}, "to 800 channels"},
+      {{1, 2, 40, 45}, {3, 2, 33, 30}, {.padding = {0, 2}}, "window of 33x30"},
+      {{1, 1, 3, 1104}, {20, 1, 2, 1100}, {}, "window of 2x1100"},
+      {{1, 8, 31, 32}, {8, 1, 29, 29}, {.groups = 8}, "depthwise window of 29x29"},
+  };
+  for (const Problem& problem : problems) {
+    const Wanted wanted(problem);
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      check_modes_of(problem, wanted, kCpu, format, format);
+  }
+}
+
 class Conv2dMatrix : public testing::TestWithParam<std::tuple<Kernel, Device>> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Conv2dMatrix,
                          testing::Combine(testing::ValuesIn(kKernels),
