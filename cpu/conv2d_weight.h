@@ -10,6 +10,39 @@
 
 namespace gradus::GRADUS_ISA {
 
+// Sums that steps add to, one by one. If there are more than kChain steps, the sums of each kChain
+// go on to others.
+template <class A>
+class ChainedSums {
+ public:
+  ChainedSums(Cpu& cpu, A* sums, int64_t count, int64_t steps)
+      : sums_(sums), count_(count), of_chains_(cpu, steps > kChain ? count : 0) {
+    std::fill(sums, sums + count, A(0));
+    if (of_chains_.data() != nullptr) std::fill_n(of_chains_.data(), count, A(0));
+  }
+
+  // To be called after each step.
+  void step() {
+    if (of_chains_.data() == nullptr || ++steps_ % kChain != 0) return;
+    add(sums_, of_chains_.data());
+    std::fill(sums_, sums_ + count_, A(0));
+  }
+  // To be called after the last one.
+  void finish() const {
+    if (of_chains_.data() != nullptr) add(of_chains_.data(), sums_);
+  }
+
+ private:
+  void add(const A* from, A* to) const {
+    for (int64_t i = 0; i < count_; ++i) to[i] += from[i];
+  }
+
+  A* sums_;
+  int64_t count_;
+  Workspace<A> of_chains_;
+  int64_t steps_ = 0;
+};
+
 template <class T>
 struct WeightGradient {
   using A = acc_t<T>;
@@ -47,12 +80,12 @@ struct WeightGradient {
 
   template <class D>
   void add_slices(const A* parts, int64_t first, D* dw) const;
+  int64_t rows_at_once() const;
   // Output rows [begin, end) of all images.
   void run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end, A* part) const;
-  void add_rows(const Image& source, const Image& gradient, int64_t first_row, int64_t rows,
-                A* part) const;
-  void add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s, int64_t first_row,
-               int64_t rows, int64_t first_lane, A* part) const;
+  void add_outputs(const Image& source, const Image& gradient, const Patch& outputs, A* part) const;
+  void add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s,
+               const Patch& outputs, int64_t first_lane, A* part) const;
 };
 
 template <class T>
@@ -106,12 +139,23 @@ void WeightGradient<T>::add_slices(const A* parts, int64_t first, D* dw) const {
   }
 }
 
+// Rows of outputs that a step adds up one by one; of a row longer than kChain, it takes a part.
+template <class T>
+int64_t WeightGradient<T>::rows_at_once() const {
+  constexpr int64_t kRowBytes = 32 << 10;  // of x and dy together: half of a first-level cache
+  const int64_t row_bytes =
+      (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
+  const int64_t most = std::min(kRowBytes / std::max<int64_t>(1, row_bytes),
+                                kChain / std::max<int64_t>(1, w.outputs));
+  return std::clamp<int64_t>(most, 1, std::max<int64_t>(1, h.outputs));
+}
+
 template <class T>
 void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end,
                                   A* part) const {
-  constexpr int64_t kRowBytes = 32 << 10;  // of x and dy together: half of a first-level cache
-  constexpr int64_t kChain = 512;          // terms, or a row, that are added up one by one
-  std::fill(part, part + part_size(), A(0));
+  const int64_t rows = rows_at_once();
+  ChainedSums<A> sums(cpu, part, part_size(),
+                      (end - begin) / rows * ((w.outputs + kChain - 1) / kChain));
   const auto x_view = image_view<const T>(x, format, group, groups);
   const auto dy_view = image_view<const T>(dy, format, group, groups);
   const bool reads_x = is_readable(x_view) && !joins_columns();
@@ -128,11 +172,6 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
       patch.left,       patch.left + patch.columns};
   source.data -= patch.top * source.row + patch.left * source.column;
   Image gradient{dy_scratch.data(), w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
-  const int64_t row_bytes =
-      (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
-  const int64_t most = std::min(kRowBytes / std::max<int64_t>(1, row_bytes),
-                                kChain / std::max<int64_t>(1, w.outputs));
-  const int64_t rows = std::clamp<int64_t>(most, 1, std::max<int64_t>(1, h.outputs));
   while (begin < end) {
     const int64_t n = begin / h.outputs, first = begin % h.outputs;
     const int64_t last = std::min(h.outputs, first + end - begin);
@@ -150,14 +189,20 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
     if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), x_pitch());
     if (!reads_dy)
       read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
-    for (int64_t p = first; p < last; p += rows)
-      add_rows(source, gradient, p, std::min(rows, last - p), part);
+    for (int64_t p = first; p < last; p += rows) {
+      for (int64_t q = 0; q < w.outputs; q += kChain) {
+        const Patch outputs{p, std::min(rows, last - p), q, std::min(kChain, w.outputs - q)};
+        add_outputs(source, gradient, outputs, part);
+        sums.step();
+      }
+    }
   }
+  sums.finish();
 }
 
 template <class T>
-void WeightGradient<T>::add_rows(const Image& source, const Image& gradient, int64_t first_row,
-                                 int64_t rows, A* part) const {
+void WeightGradient<T>::add_outputs(const Image& source, const Image& gradient,
+                                    const Patch& outputs, A* part) const {
   const int64_t columns = joins_columns() ? 1 : w.taps;
   const int64_t channels = joins_columns() ? w.taps * depth : depth;
   for (int64_t first = 0; first < lanes; first += blocks().most()) {
@@ -167,26 +212,27 @@ void WeightGradient<T>::add_rows(const Image& source, const Image& gradient, int
     if (depthwise) inputs.data += first;
     for (int64_t r = 0; r < h.taps; ++r) {
       for (int64_t s = 0; s < columns; ++s) {
-        add_tap(inputs, block, r, s, first_row, rows, first, part);
+        add_tap(inputs, block, r, s, outputs, first, part);
         part += channels * width;
       }
     }
   }
 }
 
-// Adds the outputs of `rows` rows whose input at tap (r, s) may be read.
+// Adds those of the outputs whose input at tap (r, s) may be read.
 template <class T>
 void WeightGradient<T>::add_tap(const Image& source, const Image& gradient, int64_t r, int64_t s,
-                                int64_t first_row, int64_t rows, int64_t first_lane,
-                                A* part) const {
+                                const Patch& outputs, int64_t first_lane, A* part) const {
   const auto first_at_least = [](int64_t distance, int64_t step) {
     return distance <= 0 ? 0 : (distance + step - 1) / step;
   };
   const int64_t h0 = h.first + r * h.tap_step, w0 = w.first + s * w.tap_step;
-  const int64_t p = std::max(first_row, first_at_least(source.top - h0, h.step));
-  const int64_t q = first_at_least(source.left - w0, w.step);
-  const int64_t p_end = std::min(first_row + rows, first_at_least(source.bottom - h0, h.step));
-  const int64_t q_end = std::min(w.outputs, first_at_least(source.right - w0, w.step));
+  const int64_t p = std::max(outputs.top, first_at_least(source.top - h0, h.step));
+  const int64_t q = std::max(outputs.left, first_at_least(source.left - w0, w.step));
+  const int64_t p_end =
+      std::min(outputs.top + outputs.rows, first_at_least(source.bottom - h0, h.step));
+  const int64_t q_end =
+      std::min(outputs.left + outputs.columns, first_at_least(source.right - w0, w.step));
   if (p >= p_end || q >= q_end) return;
   OuterBlock<A> block{
       .a = source.data + (h0 + p * h.step) * source.row + (w0 + q * w.step) * source.column,

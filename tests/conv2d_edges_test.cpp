@@ -82,7 +82,8 @@ TEST_P(Conv2dEdges, D004_LongSumsKeepTheirDigits) {
   }
 }
 
-// On the CPU a register takes the terms one by one: of many channels or of a wide window.
+// On the CPU a register takes the terms one by one: of many channels, of a wide window, of long
+// rows of outputs or of many images.
 TEST(Conv2dEdgesCpu, D004_LongSumsKeepTheirDigits) {
   struct Long {
     Shape x, w;
@@ -113,6 +114,15 @@ TEST(Conv2dEdgesCpu, D004_LongSumsKeepTheirDigits) {
       const Tensor y = conv2d(x, Tensor::ones(of_dx.w), {}, of_dx.options);
       y.backward(filled(y.shape(), 0.1));
       expect_all(x.grad(), tenth * static_cast<double>(y.numel()));
+    }
+    for (const Long& of_dw : {Long{{1, 1, 1, 1 << 20}, {2, 1, 1, 1}},
+                              Long{{1, 16, 1, 1 << 18}, {16, 1, 1, 1}, {.groups = 16}},
+                              Long{{1 << 18, 1, 1, 1}, {2, 1, 1, 1}}}) {
+      SCOPED_TRACE(concat("dw ", of_dw.x, " ", format));
+      const Tensor w = Tensor::ones(of_dw.w).set_requires_grad(true);
+      const Tensor y = conv2d(filled(of_dw.x, 1), w, {}, of_dw.options);
+      y.backward(filled(y.shape(), 0.1));
+      expect_all(w.grad(), tenth * static_cast<double>(y.numel() / of_dw.w[0]));
     }
   }
 }

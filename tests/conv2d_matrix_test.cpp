@@ -152,7 +152,8 @@ TEST(Conv2dStrides, OfTheAxesMayDiffer) {
   }
 }
 
-// The CPU cuts sums of more than 768 terms: along the channels or along either axis of the window.
+// The CPU cuts sums of more than 768 terms: along the channels, along either axis of the window,
+// along a row of outputs, and after as many images.
 TEST(Conv2dChains, AreCutWithoutLoss) {
   const Problem problems[] = {
       {{1, 800, 2, 3}, {17, 800, 2, 2}, {.padding = 1}, "800 channels"},
@@ -161,6 +162,10 @@ TEST(Conv2dChains, AreCutWithoutLoss) {
       {{1, 2, 40, 45}, {3, 2, 33, 30}, {.padding = {0, 2}}, "window of 33x30"},
       {{1, 1, 3, 1104}, {20, 1, 2, 1100}, {}, "window of 2x1100"},
       {{1, 8, 31, 32}, {8, 1, 29, 29}, {.groups = 8}, "depthwise window of 29x29"},
+      {{1, 2, 2, 1100}, {3, 2, 1, 3}, {.padding = {0, 1}}, "row of 1100"},
+      {{1, 20, 1, 1100}, {24, 20, 1, 3}, {.padding = {0, 600}}, "row beyond x"},
+      {{1, 6, 1, 2301}, {6, 1, 1, 3}, {.stride = {1, 2}, .groups = 6}, "depthwise row, stride 2"},
+      {{13000, 2, 1, 2}, {3, 2, 1, 1}, {}, "13000 images"},
   };
   for (const Problem& problem : problems) {
     const Wanted wanted(problem);
