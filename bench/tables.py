@@ -32,8 +32,9 @@ operand once; BatchNorm in training 3Eb / 5Eb, ReLU 2Eb and a bit per element ea
 share that is aimed at; bytes that DRAM moved over the fewest, 1.1 at most; the better of
 PyTorch's eager mode and torch.compile; its time over that of gradus, at least 1 where PyTorch is
 below 95 % of a copy, else 0.98 (LocalResponseNorm 2.5, GroupNorm 1.4)."""
-CHANNELS_LAST = """Columns as above; BatchNorm and MaxPool are to reach 0.9 of the share of NCHW, GroupNorm 85 %
-of 3Eb / 5Eb."""
+CHANNELS_LAST = """Columns as above; BatchNorm and MaxPool are to reach 0.9 of the share of NCHW,
+where that is above 100 % (BatchNorm in training, which then reads much from L2 what channels-last
+must read from memory) 90 %; GroupNorm 85 % of 3Eb / 5Eb; no ratio is aimed at."""
 SMALL = """us, forward / backward. Cold: operands not in the cache; the aim is the fewest bytes
 at a copy's speed (5Eb for BatchNorm's backward in training where x and dy do not fit the cache)
 plus 3 us, plus 5 where a second launch adds sums up. Warm: the same operands again and again;
@@ -82,7 +83,7 @@ def large_cells(row, aims, dram, missed):
     for side, aim, direction in zip(sides, aims, ("forward", "backward")):
         share, ratio = 100 * side["share"], side["ratio"]
         least = 1 if share * side["ms"] / side["torch_ms"] < 95 else 0.98
-        least = max(least, LEAST_RATIOS.get(row["layer"], 0))
+        least = 0 if is_channels_last(row) else max(least, LEAST_RATIOS.get(row["layer"], 0))
         if share < aim:
             missed.append(f"{title} {row['dtype']} {direction}: {share:.1f} % of {aim:.1f}")
         if ratio < least:
@@ -97,7 +98,8 @@ def large_cells(row, aims, dram, missed):
 
 def channels_last_aims(row, nchw):
     if row["layer"] in ("batch_norm", "max_pool2d"):
-        return [100 * OF_NCHW * side["share"] for side in sides_of(nchw[name_of(row), row["dtype"]])]
+        sides = sides_of(nchw[name_of(row), row["dtype"]])
+        return [100 * OF_NCHW * min(side["share"], 1) for side in sides]
     return [GROUP_NORM_CHANNELS_LAST_AIM] * 2 if row["layer"] == "group_norm" else []
 
 
