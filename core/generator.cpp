@@ -78,8 +78,8 @@ Seeding seeding() { return default_generators().seeding; }
 Tensor rand(const Shape& shape, const TensorOptions& options, Generator* generator, double low,
             double high) {
   check_floating(options.dtype, "rand");
-  const bool wide = acc_dtype(options.dtype) == DType::f32 && high - low > 3.4e38;
-  check(low <= high && std::isfinite(high - low) && !wide, "rand",
+  const double distance = round_to(high - low, acc_dtype(options.dtype));
+  check(low <= high && std::isfinite(distance), "rand",
         "expected low <= high of a finite distance, got ", low, " and ", high);
   const bool fits =
       std::isfinite(round_to(low, options.dtype)) && std::isfinite(round_to(high, options.dtype));

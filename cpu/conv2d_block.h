@@ -15,7 +15,7 @@ inline constexpr int kBlockRows = kRegisters == 32 ? 14 : 6;
 
 // Terms that a register adds up one by one: of many more, each would lose digits against their sum.
 // Those of 3x3 x 64 channels stay whole.
-inline constexpr int64_t kChain = 768;
+inline constexpr int64_t kDotChain = 768;
 
 // out[i, lanes] = init[lanes] + Σ over taps (r, s) and depth d of a[i, r, s, d] · w[r, s, d, lanes]
 template <class A>
@@ -183,13 +183,13 @@ constexpr auto outer_table(std::integer_sequence<int, I...>) {
 inline constexpr auto kAllRows = std::make_integer_sequence<int, kBlockRows>();
 }  // namespace detail
 
-// Runs a block in parts of at most kChain terms: some rows of taps, some taps of a row or some
+// Runs a block in parts of at most kDotChain terms: some rows of taps, some taps of a row or some
 // values of a tap.
 template <class A>
 void run_chains(const DotBlock<A>& block, int64_t lanes, DotFunction<A> run) {
-  const int64_t depth = std::min(block.depth, kChain);
-  const int64_t s = depth < block.depth ? 1 : std::min(block.s, kChain / depth);
-  const int64_t r = s < block.s ? 1 : std::min(block.r, kChain / (s * depth));
+  const int64_t depth = std::min(block.depth, kDotChain);
+  const int64_t s = depth < block.depth ? 1 : std::min(block.s, kDotChain / depth);
+  const int64_t r = s < block.s ? 1 : std::min(block.r, kDotChain / (s * depth));
   DotBlock<A> part = block;
   for (int64_t i = 0; i < block.r; i += r) {
     for (int64_t j = 0; j < block.s; j += s) {
@@ -214,7 +214,7 @@ void run_block(const DotBlock<A>& block, int64_t rows, int vectors) {
                                      detail::dot_table<A, 1>(detail::kAllRows),
                                      detail::dot_table<A, 2>(detail::kAllRows)};
   const auto run = tables[static_cast<size_t>(vectors)][static_cast<size_t>(rows - 1)];
-  if (block.r * block.s * block.depth <= kChain)
+  if (block.r * block.s * block.depth <= kDotChain)
     run(block);
   else
     run_chains(block, std::max(1, vectors) * kLanes<A>, run);

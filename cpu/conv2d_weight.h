@@ -6,42 +6,10 @@
 // only; each slice adds up its own dw, and a second stage adds the slices in order.
 #pragma once
 
+#include "cpu/chained_row.h"
 #include "cpu/conv2d_sum.h"
 
 namespace gradus::GRADUS_ISA {
-
-// Sums that steps add to, one by one. If there are more than kChain steps, the sums of each kChain
-// go on to others.
-template <class A>
-class ChainedSums {
- public:
-  ChainedSums(Cpu& cpu, A* sums, int64_t count, int64_t steps)
-      : sums_(sums), count_(count), of_chains_(cpu, steps > kChain ? count : 0) {
-    std::fill(sums, sums + count, A(0));
-    if (of_chains_.data() != nullptr) std::fill_n(of_chains_.data(), count, A(0));
-  }
-
-  // To be called after each step.
-  void step() {
-    if (of_chains_.data() == nullptr || ++steps_ % kChain != 0) return;
-    add(sums_, of_chains_.data());
-    std::fill(sums_, sums_ + count_, A(0));
-  }
-  // To be called after the last one.
-  void finish() const {
-    if (of_chains_.data() != nullptr) add(of_chains_.data(), sums_);
-  }
-
- private:
-  void add(const A* from, A* to) const {
-    for (int64_t i = 0; i < count_; ++i) to[i] += from[i];
-  }
-
-  A* sums_;
-  int64_t count_;
-  Workspace<A> of_chains_;
-  int64_t steps_ = 0;
-};
 
 template <class T>
 struct WeightGradient {
@@ -139,14 +107,14 @@ void WeightGradient<T>::add_slices(const A* parts, int64_t first, D* dw) const {
   }
 }
 
-// Rows of outputs that a step adds up one by one; of a row longer than kChain, it takes a part.
+// Rows of outputs that a step adds up one by one; of a row longer than kDotChain, it takes a part.
 template <class T>
 int64_t WeightGradient<T>::rows_at_once() const {
   constexpr int64_t kRowBytes = 32 << 10;  // of x and dy together: half of a first-level cache
   const int64_t row_bytes =
       (w.inputs * h.step * x_pitch() + w.outputs * lanes) * int64_t(sizeof(A));
   const int64_t most = std::min(kRowBytes / std::max<int64_t>(1, row_bytes),
-                                kChain / std::max<int64_t>(1, w.outputs));
+                                kDotChain / std::max<int64_t>(1, w.outputs));
   return std::clamp<int64_t>(most, 1, std::max<int64_t>(1, h.outputs));
 }
 
@@ -154,8 +122,11 @@ template <class T>
 void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_t end,
                                   A* part) const {
   const int64_t rows = rows_at_once();
-  ChainedSums<A> sums(cpu, part, part_size(),
-                      (end - begin) / rows * ((w.outputs + kChain - 1) / kChain));
+  const int64_t steps_of_image =
+      (h.outputs + rows - 1) / rows * ((w.outputs + kDotChain - 1) / kDotChain);
+  const int64_t most_images = (end - begin) / std::max<int64_t>(1, h.outputs) + 2;
+  ChainedRow<A> sums(cpu, part_size(), most_images * steps_of_image);
+  sums.start(part);
   const auto x_view = image_view<const T>(x, format, group, groups);
   const auto dy_view = image_view<const T>(dy, format, group, groups);
   const bool reads_x = is_readable(x_view) && !joins_columns();
@@ -190,10 +161,10 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
     if (!reads_dy)
       read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
     for (int64_t p = first; p < last; p += rows) {
-      for (int64_t q = 0; q < w.outputs; q += kChain) {
-        const Patch outputs{p, std::min(rows, last - p), q, std::min(kChain, w.outputs - q)};
+      for (int64_t q = 0; q < w.outputs; q += kDotChain) {
+        const Patch outputs{p, std::min(rows, last - p), q, std::min(kDotChain, w.outputs - q)};
         add_outputs(source, gradient, outputs, part);
-        sums.step();
+        sums.step(1);
       }
     }
   }

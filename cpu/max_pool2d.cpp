@@ -51,7 +51,10 @@ struct Geometry {
   }
   int64_t taps(size_t axis) const { return window.kernel[axis]; }
   // Windows that hold an element, along an axis and at most.
-  int64_t most_holders(size_t axis) const { return std::min(taps(axis), axis == 0 ? p : q); }
+  int64_t most_holders(size_t axis) const {
+    const int64_t covering = (window.span(static_cast<int>(axis)) - 1) / window.stride[axis] + 1;
+    return std::min({taps(axis), covering, axis == 0 ? p : q});
+  }
   // The first tap of window i inside the axis, and the end of those inside.
   int64_t first_tap(size_t axis, int64_t i) const {
     const int64_t outside = -start(axis, i), dilation = window.dilation[axis];
@@ -308,11 +311,10 @@ template <class T, class Index>
 void gradient_plane(const Geometry& g, const T* dy, const Index* index, const TapOffsets& offsets,
                     ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
   chained.start(sum);
-  const int64_t run = ChainedRow<acc_t<T>>::kChain;
   for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
     const int64_t first = g.start(0, pi) * g.w + g.start(1, 0);
-    for (int64_t begin = 0; begin < g.q; begin += run) {
-      const int64_t end = std::min(begin + run, g.q);
+    for (int64_t begin = 0; begin < g.q; begin += chained.kChain) {
+      const int64_t end = std::min(begin + chained.kChain, g.q);
       for (int64_t qi = begin; qi < end; ++qi)
         sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
       chained.step(std::min(end - begin, g.most_holders(1)));

@@ -25,8 +25,7 @@ struct Moments {
   }
 };
 
-// rstd to save, in A, where rounding errors of a variance end: 0 beyond its largest number, as if
-// the variance had been infinite. NaN stays.
+// rstd in A. A variance that A cannot hold counts as infinite: 0. NaN stays.
 template <class A>
 A rstd_of(double var, double eps) {
   return var > std::numeric_limits<A>::max() ? A(0) : static_cast<A>(1.0 / std::sqrt(var + eps));

@@ -1,5 +1,6 @@
 // How batch normalization is spread over a GPU: host code, tested without one. Chunks decide the
-// order of sums and depend on the shape, the pack width and the number of inputs only.
+// order of sums and depend on the shape, the pack width and the number of inputs only; which plan
+// is taken, on what the card has of clusters, shared memory and L2, too.
 #pragma once
 
 #include "core/host_device.h"

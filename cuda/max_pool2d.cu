@@ -107,7 +107,7 @@ struct Covering {
 // math    dx[h][w] = Σ dy over the windows that took (h, w), 0 if there are none
 // grid    one thread per PerThread channels of an input pixel; each element is written once
 // bytes   dy and index once (again per overlap, from caches), dx once
-// order   windows in row-major order, those of a row by themselves, in chains
+// order   windows in row-major order, in chains
 // Dense: dilation 1, so that every element between the ends of a window is one of its taps
 template <class T, class Index, int PerThread, bool Dense>
 __global__ void __launch_bounds__(kThreads)
@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(kThreads)
   const PoolItem item = pool_item<PerThread>(p, thread);
   const Covering rows(p.h, item.i), columns(p.w, item.j);
   Acc sums[PerThread] = {}, chain[PerThread] = {};
+  int terms = 0;
   const auto end_chain = [&] {
 #pragma unroll
     for (int e = 0; e < PerThread; ++e) {
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
       chain[e] = 0;
     }
   };
-  for (int i = rows.first; i <= rows.last; ++i, end_chain()) {
+  for (int i = rows.first; i <= rows.last; ++i) {
     const int down = item.i + p.h.padding - i * p.h.stride;
     const int r = Dense ? down : down / p.h.dilation;
     if (!Dense && r * p.h.dilation != down) continue;
@@ -142,9 +143,10 @@ __global__ void __launch_bounds__(kThreads)
         const bool is_taken = static_cast<int>(taken[e]) == r * p.w.kernel + s;
         chain[e] += is_taken ? static_cast<Acc>(values[e]) : Acc(0);
       }
-      if (j % kChain == 0) end_chain();
+      if (++terms % kChain == 0) end_chain();
     }
   }
+  end_chain();
   Pack<T, PerThread> result;
 #pragma unroll
   for (int e = 0; e < PerThread; ++e) result[e] = static_cast<T>(sums[e]);

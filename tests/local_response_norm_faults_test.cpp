@@ -152,6 +152,8 @@ void overflow_without_alpha(Device device) {
     y.backward(Tensor::ones(y.shape(), y.options()));
     EXPECT_EQ(leaf.grad().to_vector<double>(), Values(4, 0.5)) << to_string(dtype);
     EXPECT_EQ(local_response_norm_denom(x, 3, 0, 4).to_vector<double>(), Values(4, 4));
+    const Tensor zeros = local_response_norm(Tensor::zeros({1, 2}, x.options()), 3, 0, 0.75, 1e-60);
+    EXPECT_EQ(zeros.to_vector<double>(), Values(2, 0)) << to_string(dtype);
   }
 }
 

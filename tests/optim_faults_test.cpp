@@ -50,7 +50,7 @@ void zero_gradient(Device device) {
 }
 GRADUS_FAULT(D082_ZeroGradientIn16Bits, zero_gradient)
 
-// Of no type but f64 is eps a number, and 1/eps.
+// Only f64 holds these eps, and 1/eps.
 void zero_gradient_and_tiny_eps(Device device) {
   for (const DType dtype : kDTypes) {
     const std::vector<double> values{1, -2, 0.5, 3};

@@ -136,21 +136,25 @@ class OverlappingLaunchesCuda : public test::GpuTest, public testing::WithParamI
 INSTANTIATE_TEST_SUITE_P(Layers, OverlappingLaunchesCuda, testing::ValuesIn(kLayers),
                          [](const auto& info) { return info.param.name; });
 
+// y of x, and dx of dy.
+void expect_both_wait(const Layer& layer, const Given& given, const Tensor& values) {
+  const auto forward = [&](const Tensor& x) { return layer.forward(x, given); };
+  expect_waits("x", values, [&] { return forward; });
+  const Tensor like_y = forward(values);
+  expect_waits("dy", randn(like_y.shape(), like_y.options()), [&] {
+    const Tensor x = values.clone().set_requires_grad(true);
+    return gradient_of(x, forward(x));
+  });
+}
+
 TEST_P(OverlappingLaunchesCuda, ReadWhatTheLaunchBeforeHasWritten) {
-  const Layer& layer = GetParam();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Given given(dtype, kChannels);
     for (const auto format : {MemoryFormat::channels_last, MemoryFormat::contiguous}) {
       SCOPED_TRACE(concat(dtype, " ", format));
       const Tensor values =
           randn({8, kChannels, kSide, kSide}, {.dtype = dtype, .device = kCuda, .format = format});
-      const auto forward = [&](const Tensor& x) { return layer.forward(x, given); };
-      expect_waits("x", values, [&] { return forward; });
-      const Tensor like_y = forward(values);
-      expect_waits("dy", randn(like_y.shape(), like_y.options()), [&] {
-        const Tensor x = values.clone().set_requires_grad(true);
-        return gradient_of(x, forward(x));
-      });
+      expect_both_wait(GetParam(), given, values);
     }
   }
 }
@@ -173,6 +177,20 @@ TEST_P(OverlappingLargeCuda, ReadWhatTheLaunchBeforeHasWritten) {
     const int64_t rows = cuda().info().l2_bytes / (kLongestRow * size_of(dtype)) / 4 * 4 + 4;
     expect_waits(to_string(dtype), randn({rows, kLongestRow}, {.dtype = dtype, .device = kCuda}),
                  [&] { return [&](const Tensor& x) { return GetParam().forward(x, given); }; });
+  }
+}
+
+class OverlappingLargeImagesCuda : public test::GpuTest {};
+
+TEST_F(OverlappingLargeImagesCuda, ReadWhatTheLaunchBeforeHasWritten) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const int64_t image = kChannels * kSide * kSide * size_of(dtype);
+    const Shape shape{cuda().info().l2_bytes / image + 3, kChannels, kSide, kSide};
+    const Tensor values = randn(shape, {.dtype = dtype, .device = kCuda});
+    for (const Layer& layer : std::span(kLayers).first(2)) {  // batch norm
+      SCOPED_TRACE(concat(layer.name, " ", dtype));
+      expect_both_wait(layer, Given(dtype, kChannels), values);
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 #include "autograd/ops/local_response_norm.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autograd/ops/arithmetic.h"
 #include "autograd/tape.h"
@@ -35,8 +37,14 @@ void check_arguments(const Tensor& x, int64_t size, double alpha, double beta, d
 
 Tensor local_response_norm(const Tensor& input, int64_t size, double alpha, double beta, double k) {
   check_arguments(input, size, alpha, beta, k);
-  // The squares do not count then, not even where they overflow.
-  if (alpha == 0) return dense_either(input) * std::pow(k, -beta);
+  // The squares do not count then, not even where they overflow. The factor is finite, so that 0
+  // stays 0.
+  if (alpha == 0) {
+    const bool wide = acc_dtype(input.dtype()) == DType::f64;
+    const double most =
+        wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    return dense_either(input) * std::min(std::pow(k, -beta), most);
+  }
   const Tensor x = dense_either(input);
   Tensor y = empty_like(x);
   launch(LocalResponseNormForward{

@@ -29,8 +29,8 @@
 // Saved for backward: x, mean, rstd (not xhat: recomputing it costs no bytes, storing it m·c
 // elements). Variance is summed about the mean, in one pass by merging (count, mean, M2) of chunks
 // with Chan's formula, or in two passes; never as E[x²] - E[x]² (docs/numerics.md). Chunks depend
-// on the shape of x only (on CUDA also on its alignment, and on what the device has of
-// clusters and shared memory).
+// on the shape of x only (on CUDA also on its alignment, on what the device has of clusters, shared
+// memory and L2, and in the gradient on whether dx is wanted).
 #pragma once
 
 #include "core/backend.h"

@@ -73,7 +73,7 @@ struct LocalResponseNormBackward {
   AnyView dy;  // like x
   AnyView dx;  // like x
   int64_t size = 5;
-  double alpha = 1e-4;
+  double alpha = 1e-4;  // above 0
   double beta = 0.75;
   double k = 1;
 
