@@ -17,8 +17,8 @@ void add(const T* from, int64_t count, acc_t<T>* to) {
   });
 }
 
-// Rows of sums in three steps, so that long ones keep their digits: the terms go to `part`, which
-// step() adds to the next row when it has had kChain of them.
+// Rows of sums in up to three steps, so that long ones keep their digits: the terms go to `part`,
+// which step() adds to the next row when it has had kChain of them, and that one likewise.
 template <class A>
 class ChainedRow {
  public:
@@ -26,42 +26,45 @@ class ChainedRow {
 
   // terms: of a sum, at most.
   ChainedRow(Cpu& cpu, int64_t width, int64_t terms)
-      : width_(width), further_(cpu, terms > kChain ? 2 * width : 0) {}
+      : width_(width),
+        middle_(cpu, terms > kChain ? width : 0),
+        total_(cpu, terms > kChain * kChain ? width : 0) {}
 
   void start(A* part) {
     part_ = part;
-    std::fill(part_, part_ + width_, A(0));
-    if (further_.data() == nullptr) return;
-    std::fill(middle(), total() + width_, A(0));
+    for (A* sums : {part_, middle_.data(), total_.data()})
+      if (sums != nullptr) std::fill(sums, sums + width_, A(0));
     terms_ = parts_ = 0;
   }
-  void step(int64_t count) {
+  // After `count` more terms, of the sums [begin, end) only.
+  void step(int64_t count, int64_t begin, int64_t end) {
+    if (middle_.data() == nullptr) return;
+    begin_ = terms_ == 0 ? begin : std::min(begin, begin_);
+    end_ = terms_ == 0 ? end : std::max(end, end_);
     terms_ += count;
-    if (terms_ < kChain || further_.data() == nullptr) return;
-    move(part_, middle());
+    if (terms_ < kChain) return;
+    move(part_, middle_.data(), begin_, end_);
     terms_ = 0;
-    if (++parts_ < kChain) return;
-    move(middle(), total());
+    if (++parts_ < kChain || total_.data() == nullptr) return;
+    move(middle_.data(), total_.data(), 0, width_);
     parts_ = 0;
   }
+  void step(int64_t count) { step(count, 0, width_); }
   // All of it in `part`.
   void finish() {
-    if (further_.data() == nullptr) return;
-    move(middle(), total());
-    add(total(), width_, part_);
+    for (const A* sums : {middle_.data(), total_.data()})
+      if (sums != nullptr) add(sums, width_, part_);
   }
 
  private:
-  A* middle() const { return further_.data(); }
-  A* total() const { return further_.data() + width_; }
-  void move(A* from, A* to) const {
-    add(from, width_, to);
-    std::fill(from, from + width_, A(0));
+  static void move(A* from, A* to, int64_t begin, int64_t end) {
+    add(from + begin, end - begin, to + begin);
+    std::fill(from + begin, from + end, A(0));
   }
 
-  int64_t width_, terms_ = 0, parts_ = 0;
+  int64_t width_, terms_ = 0, parts_ = 0, begin_ = 0, end_ = 0;
   A* part_ = nullptr;
-  Workspace<A> further_;
+  Workspace<A> middle_, total_;
 };
 
 }  // namespace gradus::GRADUS_ISA

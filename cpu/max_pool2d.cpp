@@ -1,11 +1,10 @@
 #include "core/ops/max_pool2d.h"
 
-#include <array>
 #include <limits>
 #include <type_traits>
 
-#include "cpu/chained_row.h"
 #include "cpu/dispatch.h"
+#include "cpu/max_pool2d_backward.h"
 #include "cpu/max_pool2d_pairs.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
@@ -23,49 +22,6 @@ using Tap = std::conditional_t<sizeof(acc_t<T>) == 8, int64_t, int32_t>;
 // Values in a cache line.
 template <class T>
 constexpr int64_t kLine = 64 / sizeof(T);
-
-// Extents and element strides of one pooling; x and y stand for dx and dy in backward.
-struct Geometry {
-  int64_t n, c, h, w, p, q;
-  Strides x, y;
-  bool channels_last;
-  Window window;
-
-  Geometry(const AnyView& x_view, const AnyView& y_view, const Window& win)
-      : n(x_view.shape[0]),
-        c(x_view.shape[1]),
-        h(x_view.shape[2]),
-        w(x_view.shape[3]),
-        p(y_view.shape[2]),
-        q(y_view.shape[3]),
-        channels_last(format_of(x_view, "max_pool2d") == MemoryFormat::channels_last),
-        window(win) {
-    const auto format = channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
-    x = strides_of(x_view.shape, format);
-    y = strides_of(y_view.shape, format);
-  }
-
-  // Position along an axis (0: h, 1: w) of tap 0 of window i.
-  int64_t start(size_t axis, int64_t i) const {
-    return i * window.stride[axis] - window.padding[axis];
-  }
-  int64_t taps(size_t axis) const { return window.kernel[axis]; }
-  // Windows that hold an element, along an axis and at most.
-  int64_t most_holders(size_t axis) const {
-    const int64_t covering = (window.span(static_cast<int>(axis)) - 1) / window.stride[axis] + 1;
-    return std::min({taps(axis), covering, axis == 0 ? p : q});
-  }
-  // The first tap of window i inside the axis, and the end of those inside.
-  int64_t first_tap(size_t axis, int64_t i) const {
-    const int64_t outside = -start(axis, i), dilation = window.dilation[axis];
-    return outside <= 0 ? 0 : (outside + dilation - 1) / dilation;
-  }
-  int64_t end_tap(size_t axis, int64_t i) const {
-    const int64_t room = (axis == 0 ? h : w) - start(axis, i), dilation = window.dilation[axis];
-    return room >= window.span(static_cast<int>(axis)) ? taps(axis)
-                                                       : (room + dilation - 1) / dilation;
-  }
-};
 
 // Lets `count` values, `step` apart, compete with the running maxima. A NaN wins over a number and
 // stays; an equal value does not win.
@@ -127,7 +83,8 @@ GRADUS_INLINE void take_larger(Vec<acc_t<T>> value, int64_t tap, Vec<acc_t<T>>& 
 
 // The window that starts at x, for U vectors of channels, in registers.
 template <int U, class T>
-void pool_channels(const Geometry& g, const T* x, const Inside& in, acc_t<T>* best, Tap<T>* taps) {
+void pool_channels(const MaxPoolGeometry& g, const T* x, const Inside& in, acc_t<T>* best,
+                   Tap<T>* taps) {
   using A = acc_t<T>;
   constexpr int n = kLanes<A>;
   const int64_t row = g.window.dilation[0] * g.x[2], column = g.window.dilation[1] * g.x[3];
@@ -152,7 +109,7 @@ void pool_channels(const Geometry& g, const T* x, const Inside& in, acc_t<T>* be
 
 // One row of windows of one image, channels-last: the channels of a pixel side by side.
 template <class T, class Index>
-void pool_pixels(const Geometry& g, const T* x, int64_t pi, int64_t to,
+void pool_pixels(const MaxPoolGeometry& g, const T* x, int64_t pi, int64_t to,
                  const Output<T, Index>& output) {
   constexpr int64_t n = kLanes<acc_t<T>>;
   acc_t<T> best[4 * n];
@@ -200,7 +157,7 @@ void pool_pixels(const Geometry& g, const T* x, int64_t pi, int64_t to,
 // The windows of tap s that lie inside a row of x, among [first, first + count).
 struct Span {
   int64_t begin, end;
-  Span(const Geometry& g, int64_t s, int64_t first, int64_t count) {
+  Span(const MaxPoolGeometry& g, int64_t s, int64_t first, int64_t count) {
     const int64_t stride = g.window.stride[1];
     const int64_t left =
         g.window.padding[1] - s * g.window.dilation[1];  // start is q·stride - left
@@ -211,7 +168,7 @@ struct Span {
 
 // One row of windows of one plane, contiguous: neighbouring outputs side by side.
 template <class T, class Index>
-void pool_row(const Geometry& g, const T* x, int64_t pi, int64_t to,
+void pool_row(const MaxPoolGeometry& g, const T* x, int64_t pi, int64_t to,
               const Output<T, Index>& output) {
   acc_t<T> best[kRun];
   Tap<T> taps[kRun];
@@ -238,7 +195,7 @@ void pool_row(const Geometry& g, const T* x, int64_t pi, int64_t to,
 }
 
 template <class T, class Index>
-void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& output) {
+void forward(Cpu& cpu, const MaxPoolGeometry& g, const T* x, const Output<T, Index>& output) {
   // One line: a row of windows, of one image (channels-last) or of one plane.
   const int64_t planes = g.channels_last ? 1 : g.c;
   const int64_t line = g.channels_last ? g.q * g.c : g.q;
@@ -258,99 +215,6 @@ void forward(Cpu& cpu, const Geometry& g, const T* x, const Output<T, Index>& ou
                  });
 }
 
-// One row of dx in acc_t, channels-last: [w, c], the sum over the windows that meet it.
-template <class T, class Index>
-void gradient_pixels(const Geometry& g, const T* dy, const Index* index, int64_t hi,
-                     ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
-  const int64_t stride = g.window.stride[0], dilation = g.window.dilation[0];
-  chained.start(sum);
-  // The taps by which the first window and those before the last can meet the row.
-  const int64_t below_first = hi + g.window.padding[0],
-                below_last = below_first - (g.p - 1) * stride;
-  const int64_t r0 = below_last <= 0 ? 0 : (below_last + dilation - 1) / dilation;
-  const int64_t r1 = std::min(g.taps(0), below_first / dilation + 1);
-  for (int64_t r = r0; r < r1; ++r) {
-    const int64_t start = below_first - r * dilation;
-    if (start % stride != 0) continue;
-    int64_t at = start / stride * g.y[2];
-    for (int64_t qi = 0; qi < g.q; ++qi, at += g.c) {
-      for (int64_t s = g.first_tap(1, qi); s < g.end_tap(1, qi); ++s) {
-        const int64_t wi = g.start(1, qi) + s * g.window.dilation[1];
-        const auto tap = static_cast<Index>(r * g.taps(1) + s);
-        acc_t<T>* to = sum + wi * g.c;
-        for (int64_t j = 0; j < g.c; ++j) {
-          const auto value = static_cast<acc_t<T>>(dy[at + j]);
-          to[j] += index[at + j] == tap ? value : acc_t<T>(0);
-        }
-      }
-      chained.step(1);
-    }
-  }
-  chained.finish();
-}
-
-// Where the taps of a window lie in a contiguous plane, from the first on: a table for as many as
-// one byte tells apart.
-class TapOffsets {
- public:
-  explicit TapOffsets(const Geometry& g)
-      : taps_(g.taps(1)), row_(g.window.dilation[0] * g.w), column_(g.window.dilation[1]) {
-    const int64_t most = std::min<int64_t>(std::ssize(near_), g.taps(0) * g.taps(1));
-    for (int32_t tap = 0; tap < most; ++tap) near_[static_cast<size_t>(tap)] = (*this)[tap];
-  }
-  int64_t operator[](uint8_t tap) const { return near_[tap]; }
-  int64_t operator[](int32_t tap) const { return tap / taps_ * row_ + tap % taps_ * column_; }
-
- private:
-  int64_t taps_, row_, column_;
-  std::array<int64_t, 256> near_{};
-};
-
-// One plane of dx in acc_t: [h, w]; every window adds to the element it took.
-template <class T, class Index>
-void gradient_plane(const Geometry& g, const T* dy, const Index* index, const TapOffsets& offsets,
-                    ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
-  chained.start(sum);
-  for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
-    const int64_t first = g.start(0, pi) * g.w + g.start(1, 0);
-    for (int64_t begin = 0; begin < g.q; begin += chained.kChain) {
-      const int64_t end = std::min(begin + chained.kChain, g.q);
-      for (int64_t qi = begin; qi < end; ++qi)
-        sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
-      chained.step(std::min(end - begin, g.most_holders(1)));
-    }
-  }
-  chained.finish();
-}
-
-template <class T, class Index>
-void backward(Cpu& cpu, const Geometry& g, const T* dy, const Index* index, T* dx) {
-  using A = acc_t<T>;
-  const TapOffsets offsets(g);
-  // A line is what one step writes: a row of an image (channels-last) or a plane.
-  const int64_t line = g.channels_last ? g.w * g.c : g.h * g.w;
-  const int64_t lines = g.channels_last ? g.h : g.c;  // of one image
-  if (line == 0) return;
-  parallel_tiles(cpu, g.n * lines, std::max<int64_t>(1, kTile / line),
-                 [&](int64_t begin, int64_t end) {
-                   const Workspace<A> scratch(cpu, std::is_same_v<T, A> ? 0 : line);
-                   ChainedRow<A> chained(cpu, line, g.most_holders(0) * g.most_holders(1));
-                   for (int64_t i = begin; i < end; ++i) {
-                     T* to = dx + i * line;
-                     A* sum = scratch.data();
-                     if constexpr (std::is_same_v<T, A>) sum = to;
-                     const int64_t from = g.channels_last ? i / lines * g.y[0] : i * g.p * g.q;
-                     if (g.channels_last)
-                       gradient_pixels(g, dy + from, index + from, i % lines, chained, sum);
-                     else
-                       gradient_plane(g, dy + from, index + from, offsets, chained, sum);
-                     if constexpr (!std::is_same_v<T, A>) {
-                       for (int64_t j = 0; j < line; ++j) to[j] = static_cast<T>(sum[j]);
-                     }
-                   }
-                 });
-}
-
 }  // namespace
 
 void run(Cpu& cpu, const MaxPool2dForward& args) {
@@ -361,7 +225,7 @@ void run(Cpu& cpu, const MaxPool2dForward& args) {
                     args.index.as<uint8_t>());
     });
   }
-  const Geometry g(args.x, args.y, args.window);
+  const MaxPoolGeometry g(args.x, args.y, args.window);
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     T* y = args.y.as<T>();
@@ -382,15 +246,15 @@ void run(Cpu& cpu, const MaxPool2dBackward& args) {
                      args.index.as<uint8_t>(), static_cast<S*>(args.dx.data));
     });
   }
-  const Geometry g(args.dx, args.dy, args.window);
+  const MaxPoolGeometry g(args.dx, args.dy, args.window);
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
     if (args.index.dtype == DType::u8)
-      backward(cpu, g, dy, args.index.as<uint8_t>(), dx);
+      max_pool2d_backward(cpu, g, dy, args.index.as<uint8_t>(), dx);
     else
-      backward(cpu, g, dy, args.index.as<int32_t>(), dx);
+      max_pool2d_backward(cpu, g, dy, args.index.as<int32_t>(), dx);
   });
 }
 
