@@ -39,6 +39,8 @@ int exponent_of(double value) {
 
 double unit_roundoff(DType dtype) { return std::ldexp(1.0, -format_of(dtype).bits - 1); }
 
+double largest_of(DType dtype) { return format_of(dtype).largest; }
+
 double ulp(double value, DType dtype) {
   if (!is_floating(dtype)) return 1;
   const Format& format = format_of(dtype);

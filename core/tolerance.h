@@ -39,6 +39,9 @@ Tolerance tolerance(DType dtype, int64_t reduction_length, Products products = P
 // Half the distance of 1 and the next number of `dtype`, which is floating.
 double unit_roundoff(DType dtype);
 
+// The largest finite number of `dtype`, which is floating.
+double largest_of(DType dtype);
+
 // Distance of neighbouring values of `dtype` around `value` (never below a subnormal step).
 double ulp(double value, DType dtype);
 

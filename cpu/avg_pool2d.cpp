@@ -2,7 +2,9 @@
 
 #include "cpu/chained_row.h"
 #include "cpu/dispatch.h"
+#include "cpu/lanes.h"
 #include "cpu/parallel.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {

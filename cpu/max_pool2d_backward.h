@@ -8,6 +8,7 @@
 #include "cpu/chained_row.h"
 #include "cpu/max_pool2d_geometry.h"
 #include "cpu/parallel.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 
@@ -64,6 +65,7 @@ template <class T, class Index>
 void gradient_plane(const MaxPoolGeometry& g, const T* dy, const Index* index,
                     const TapOffsets& offsets, ChainedRow<acc_t<T>>& chained, acc_t<T>* sum) {
   chained.start(sum);
+  const int64_t overlap = g.most_holders(1);
   for (int64_t pi = 0; pi < g.p; ++pi, dy += g.q, index += g.q) {
     const int64_t first = g.start(0, pi) * g.w + g.start(1, 0);
     const int64_t top = std::max<int64_t>(0, g.start(0, pi));
@@ -72,7 +74,7 @@ void gradient_plane(const MaxPoolGeometry& g, const T* dy, const Index* index,
       const int64_t end = std::min(begin + chained.kChain, g.q);
       for (int64_t qi = begin; qi < end; ++qi)
         sum[first + qi * g.window.stride[1] + offsets[index[qi]]] += static_cast<acc_t<T>>(dy[qi]);
-      chained.step(std::min(end - begin, g.most_holders(1)), top * g.w, bottom * g.w);
+      chained.step(std::min(end - begin, overlap), top * g.w, bottom * g.w);
     }
   }
   chained.finish();

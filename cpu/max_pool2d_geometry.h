@@ -1,6 +1,8 @@
 // What max_pool2d works on (core/ops/max_pool2d.h).
 #pragma once
 
+#include <algorithm>
+
 #include "core/ops/max_pool2d.h"
 #include "cpu/parallel.h"
 

@@ -1,7 +1,6 @@
 #include "autograd/explain/rounding.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/tolerance.h"
 
@@ -12,19 +11,6 @@ void enter(Precision precision) {
   current_precision = precision;
   work_rounding = rounding_of(precision.work);
   storage_rounding = rounding_of(precision.storage);
-}
-
-double largest_of(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 65504;
-    case DType::bf16:
-      return 0x1.FEp127;
-    case DType::f32:
-      return std::numeric_limits<float>::max();
-    default:
-      return std::numeric_limits<double>::max();
-  }
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "autograd/ops/arithmetic.h"
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/local_response_norm.h"
+#include "core/tolerance.h"
 
 namespace gradus {
 namespace {
@@ -37,15 +37,10 @@ void check_arguments(const Tensor& x, int64_t size, double alpha, double beta, d
 
 Tensor local_response_norm(const Tensor& input, int64_t size, double alpha, double beta, double k) {
   check_arguments(input, size, alpha, beta, k);
+  const Tensor x = dense_either(input);
   // The squares do not count then, not even where they overflow. The factor is finite, so that 0
   // stays 0.
-  if (alpha == 0) {
-    const bool wide = acc_dtype(input.dtype()) == DType::f64;
-    const double most =
-        wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-    return dense_either(input) * std::min(std::pow(k, -beta), most);
-  }
-  const Tensor x = dense_either(input);
+  if (alpha == 0) return x * std::min(std::pow(k, -beta), largest_of(acc_dtype(x.dtype())));
   Tensor y = empty_like(x);
   launch(LocalResponseNormForward{
       .x = x.raw(), .y = y.raw(), .denom = {}, .size = size, .alpha = alpha, .beta = beta, .k = k});
