@@ -26,6 +26,9 @@ void with_width(const BatchNormGeometry& g, std::initializer_list<const void*> p
   }
 }
 
+// Whether bytes that are read once more, or beside as many that are written, find room in L2.
+bool fits_l2(const Cuda& cuda, int64_t bytes) { return bytes <= cuda.info().l2_bytes; }
+
 template <class Part>
 Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
   return static_cast<Part*>(
@@ -34,7 +37,7 @@ Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
 
 template <int N, class Of>
 BatchNormColumns plan_sums(const BatchNormGeometry& g) {
-  return plan_batch_norm_columns(g.m(), g.c, N, kColumnSums / Of::kInputs);
+  return plan_batch_norm_columns(g.m(), g.c, N, kSumRows<Of>);
 }
 
 template <int N, class Of>
@@ -44,7 +47,8 @@ void launch_columns(Cuda& cuda, const Of& of, const BatchNormColumns& plan,
       {exact_blocks(plan.channel_blocks, kOp), static_cast<unsigned>(plan.chunks)},
       kThreads,
       kThreads * N * sizeof(typename Of::Part)};
-  launch_kernel(cuda, shape, batch_norm_parts_thread_per_column<Of, N>, of, plan, parts, batches);
+  launch_overlapping(cuda, shape, batch_norm_parts_thread_per_column<Of, N>, of, plan, parts,
+                     batches);
 }
 
 LaunchShape writing_shape(const BatchNormColumns& plan) {
@@ -54,7 +58,7 @@ LaunchShape writing_shape(const BatchNormColumns& plan) {
 template <class Part, class Finish>
 void launch_finish(Cuda& cuda, const BatchNormColumns& plan, const Part* parts,
                    const Finish& finish) {
-  const LaunchShape shape{exact_blocks(ceil_div(plan.c, 32), kOp), 1024, 1024 * sizeof(Part)};
+  const LaunchShape shape{exact_blocks(ceil_div(plan.c, kFinishLanes), kOp), kFinishThreads};
   launch_overlapping(cuda, shape, batch_norm_finish_columns<Part, Finish>, plan.c, plan.chunks,
                      parts, finish);
 }
@@ -120,10 +124,10 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
     constexpr int kGroup = batch_norm_evaluate_unroll(N) * kThreads;
-    const bool fits = args.x.nbytes() <= cuda.info().l2_bytes;
     launch_overlapping(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
-                       fits ? batch_norm_forward_evaluate_rows<T, N, Evict::normal>
-                            : batch_norm_forward_evaluate_rows<T, N, Evict::last>,
+                       fits_l2(cuda, args.x.nbytes())
+                           ? batch_norm_forward_evaluate_rows<T, N, Evict::normal>
+                           : batch_norm_forward_evaluate_rows<T, N, Evict::last>,
                        x, y, plan, finish, streams);
     return;
   }
@@ -151,8 +155,12 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_finish(cuda, plan, parts, finish);
   }
   const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N, kColumnWrites);
-  const auto write = args.training ? batch_norm_forward_write_columns<T, N, true>
-                                   : batch_norm_forward_write_columns<T, N, false>;
+  const auto write_by = [&](auto training) {
+    return fits_l2(cuda, args.x.nbytes())
+               ? batch_norm_forward_write_columns<T, N, training(), Evict::normal>
+               : batch_norm_forward_write_columns<T, N, training(), Evict::last>;
+  };
+  const auto write = args.training ? write_by(std::true_type()) : write_by(std::false_type());
   launch_overlapping(cuda, writing_shape(plan), write, args.x.as<T>(), args.y.as<T>(), plan, finish,
                      batch_norm_streams(args.x.nbytes()));
 }
@@ -211,31 +219,38 @@ void backward_columns(Cuda& cuda, const BatchNormBackward& args, const BatchNorm
   const bool second_pass = args.training && args.dx;
   BackwardFinish<A> finish = backward_finish<A>(args, g);
   const bool streams = batch_norm_streams(args.x.nbytes());
+  const auto write_by = [&](auto training) {
+    return fits_l2(cuda, args.x.nbytes() * (training() ? 2 : 1))
+               ? batch_norm_backward_write_columns<T, N, training(), Evict::normal>
+               : batch_norm_backward_write_columns<T, N, training(), Evict::last>;
+  };
   if (!second_pass && !wants_parameters) {
-    launch_kernel(cuda, writing_shape(writing), batch_norm_backward_write_columns<T, N, false>, x,
-                  dy, dx, writing, finish, streams);
+    launch_kernel(cuda, writing_shape(writing), write_by(std::false_type()), x, dy, dx, writing,
+                  finish, streams);
     return;
   }
-  constexpr int kSumWidth = batch_norm_sum_width(N);
-  const BatchNormColumns plan = plan_sums<kSumWidth, SumsOf<T, false>>(g);
-  auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c,
-                                                static_cast<size_t>(2 * g.c) * sizeof(A));
-  if (second_pass) {
-    finish.m1 = reinterpret_cast<A*>(parts + plan.chunks * g.c);
-    finish.m2r = finish.m1 + g.c;
-  }
-  int64_t* const none = nullptr;
-  if (args.dx && !args.training) {
-    launch_columns<kSumWidth>(cuda,
-                              SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma},
-                              plan, parts, none);
+  const auto sum_by = [&](const auto& of) {
+    using Of = std::decay_t<decltype(of)>;
+    constexpr int kSumWidth = batch_norm_sum_width(N);
+    const BatchNormColumns plan = plan_sums<kSumWidth, Of>(g);
+    auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c,
+                                                  static_cast<size_t>(2 * g.c) * sizeof(A));
+    if (second_pass) {
+      finish.m1 = reinterpret_cast<A*>(parts + plan.chunks * g.c);
+      finish.m2r = finish.m1 + g.c;
+    }
+    int64_t* const none = nullptr;
+    launch_columns<kSumWidth>(cuda, of, plan, parts, none);
+    launch_finish(cuda, plan, parts, finish);
+  };
+  if (args.training) {
+    sum_by(SumsOf<T, false>{x, dy, finish.mean});
   } else {
-    launch_columns<kSumWidth>(cuda, SumsOf<T, false>{x, dy, finish.mean}, plan, parts, none);
+    sum_by(SumsOf<T, true>{x, dy, finish.mean, dx, finish.rstd, finish.gamma});
   }
-  launch_finish(cuda, plan, parts, finish);
   if (second_pass) {
-    launch_overlapping(cuda, writing_shape(writing), batch_norm_backward_write_columns<T, N, true>,
-                       x, dy, dx, writing, finish, streams);
+    launch_overlapping(cuda, writing_shape(writing), write_by(std::true_type()), x, dy, dx, writing,
+                       finish, streams);
   }
 }
 

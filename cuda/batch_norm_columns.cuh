@@ -19,6 +19,10 @@ struct BatchNormPlace {
         c((channel_block * plan.lanes + lane) * N) {}
 };
 
+// Rows that a thread loads together to sum them; fewer where it may store as well.
+template <class Of>
+inline constexpr int kSumRows = kColumnSums / Of::kInputs / (Of::kEvaluates ? 2 : 1);
+
 // math    parts[chunk, c] = moments or sums of every chunks-th group of rows, N channels a thread
 // grid    blocks (channels, chunks)
 // passes  1
@@ -26,13 +30,15 @@ struct BatchNormPlace {
 // smem    one part per thread and channel
 // order   a thread's rows, then the threads of a column folded by halves: fixed by the plan
 template <class Of, int N>
-__global__ void __launch_bounds__(kBatchNormThreads)
+__global__ void __launch_bounds__(kBatchNormThreads, kColumnBlocks)
     batch_norm_parts_thread_per_column(const Of of, const BatchNormColumns plan,
                                        typename Of::Part* parts, int64_t* batches) {
   using Part = typename Of::Part;
-  constexpr int U = kColumnSums / Of::kInputs;
+  constexpr int U = kSumRows<Of>;
   extern __shared__ __align__(16) unsigned char batch_norm_shared[];
   Part* of_thread = reinterpret_cast<Part*>(batch_norm_shared);
+  wait_for_previous_kernel();
+  start_next_kernel();
   if (batches != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) ++*batches;
   const BatchNormPlace<N> place(plan, blockIdx.x);
   const bool used = place.c < plan.c;
@@ -57,7 +63,6 @@ __global__ void __launch_bounds__(kBatchNormThreads)
       }
     }
   }
-  start_next_kernel();
   Part part[N];
 #pragma unroll
   for (int j = 0; j < N; ++j) part[j] = columns.part(j);
@@ -81,31 +86,35 @@ __global__ void __launch_bounds__(kBatchNormThreads)
 }
 
 // math    the chunks' parts of each channel merged, then finish(c, part)
-// grid    one block per 32 channels; threads (32 channels, 32 chunks at a time)
+// grid    one block per kFinishLanes channels; threads (channels, chunks)
 // smem    one part per thread
 // order   a thread's chunks, then the threads of a channel folded by halves: fixed by the plan
 template <class Part, class Finish>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kFinishThreads)
     batch_norm_finish_columns(int64_t c_count, int64_t chunks, const Part* parts,
                               const Finish finish) {
-  extern __shared__ __align__(16) unsigned char batch_norm_shared[];
-  Part* of_thread = reinterpret_cast<Part*>(batch_norm_shared);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t c = int64_t{blockIdx.x} * 32 + lane;
+  constexpr int kDown = kFinishThreads / kFinishLanes;
+  __shared__ __align__(16) unsigned char bytes[kFinishThreads * sizeof(Part)];
+  Part* of_thread = reinterpret_cast<Part*>(bytes);
+  const int lane = threadIdx.x % kFinishLanes, down = threadIdx.x / kFinishLanes;
+  const int64_t c = int64_t{blockIdx.x} * kFinishLanes + lane;
+  const bool finishes = down == 0 && c < c_count;
+  start_next_kernel();  // which loads x before it waits
+  wait_for_previous_kernel();
+  typename Finish::Channel of_c{};
+  if (finishes) of_c = finish.channel(c, true);
   Part part{};
-  wait_for_previous_kernel();  // first: the next kernel reads x before it waits itself
-  start_next_kernel();
   if (c < c_count) {
 #pragma unroll 4
-    for (int64_t chunk = warp; chunk < chunks; chunk += 32)
+    for (int64_t chunk = down; chunk < chunks; chunk += kDown)
       part = merge(part, parts[chunk * c_count + c]);
   }
-  for (int width = 32; width > 1; width /= 2) {
-    if (warp < width && warp >= width / 2) of_thread[threadIdx.x] = part;
+  for (int width = kDown; width > 1; width /= 2) {
+    if (down < width && down >= width / 2) of_thread[threadIdx.x] = part;
     __syncthreads();
-    if (warp < width / 2) part = merge(part, of_thread[threadIdx.x + width / 2 * 32]);
+    if (down < width / 2) part = merge(part, of_thread[threadIdx.x + width / 2 * kFinishLanes]);
   }
-  if (warp == 0 && c < c_count) finish.finish(c, part, true);
+  if (finishes) finish.finish(c, of_c, part, true);
 }
 
 // What of_channel() says of each of the thread's N channels, asked once per block and channel. All
@@ -159,23 +168,25 @@ struct BatchNormWritePlace {
 // math    y = (x - mean)·rstd·gamma + beta
 // grid    a block per group of rows and channels
 // passes  1 moments (x read), 2 finish (per channel), 3 this one (x read, y written); evaluation:
-//         this one alone. x is on its way while the second one ends: whoever wrote it has ended,
-//         since the second one has waited for the first, which overlaps nothing before it.
+//         this one alone. x is on its way while the first two end: whoever wrote it has ended,
+//         since the first one starts the second, and that one this one, only after it has waited.
+//         Loads are given up last where x does not fit L2 (bench/log_batch_norm.md).
 // smem    the terms of the block's channels
 // bytes   fewest 2Eb; 3Eb in training when x does not fit L2
 // order   element-wise
-template <class T, int N, bool kTraining>
+template <class T, int N, bool kTraining, Evict kEvict>
 __global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_forward_write_columns(const T* x, T* __restrict__ y, const BatchNormColumns plan,
                                      const ForwardFinish<T> f, bool streams) {
   using A = acc_t<T>;
   constexpr int U = kColumnWrites;
   const BatchNormWritePlace<N> place(plan);
+  const L2Policy<kEvict> policy;
   if constexpr (!kTraining) wait_for_previous_kernel();  // it may have written x
   Raw<T, N> in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
-    if (place.has(plan, u)) in[u].load(x + place.at(plan, u));
+    if (place.has(plan, u)) policy.load(in[u], x + place.at(plan, u));
   }
   if constexpr (kTraining) wait_for_previous_kernel();
   BatchNormForwardTerms<A> terms[N];
@@ -200,7 +211,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
 // smem    the terms of the block's channels
 // bytes   fewest 3Eb; 5Eb when x and dy do not fit L2; evaluation 2Eb
 // order   element-wise
-template <class T, int N, bool kTraining>
+template <class T, int N, bool kTraining, Evict kEvict>
 __global__ void __launch_bounds__(kBatchNormThreads, 4)
     batch_norm_backward_write_columns(const T* x, const T* dy, T* __restrict__ dx,
                                       const BatchNormColumns plan, const BackwardFinish<acc_t<T>> f,
@@ -208,12 +219,13 @@ __global__ void __launch_bounds__(kBatchNormThreads, 4)
   using A = acc_t<T>;
   constexpr int U = kColumnWrites / 2;
   const BatchNormWritePlace<N> place(plan);
+  const L2Policy<kEvict> policy;
   Raw<T, N> x_in[U], dy_in[U];
 #pragma unroll
   for (int u = 0; u < U; ++u) {
     if (!place.has(plan, u)) continue;
-    if constexpr (kTraining) x_in[u].load(x + place.at(plan, u));
-    dy_in[u].load(dy + place.at(plan, u));
+    if constexpr (kTraining) policy.load(x_in[u], x + place.at(plan, u));
+    policy.load(dy_in[u], dy + place.at(plan, u));
   }
   wait_for_previous_kernel();
   BatchNormBackwardTerms<A> terms[N];

@@ -71,6 +71,7 @@ struct MomentsOf {
   using A = acc_t<T>;
   using Part = Moments<A>;
   static constexpr int kInputs = 1;
+  static constexpr bool kEvaluates = false;
   template <int N>
   using Item = Raw<T, N>;
 
@@ -183,25 +184,26 @@ struct RawPair {
   Raw<T, N> x, dy;
 };
 
-// Where kWrites, evaluation's dx = gamma·rstd·dy is written on the way.
-template <class T, bool kWrites>
+// Evaluation's dx = gamma·rstd·dy, where it is wanted, is written on the way.
+template <class T, bool kEvaluation>
 struct SumsOf {
   using Element = T;
   using A = acc_t<T>;
   using Part = BatchNormSums<A>;
   static constexpr int kInputs = 2;
+  static constexpr bool kEvaluates = kEvaluation;
   template <int N>
   using Item = RawPair<T, N>;
 
   const T* x;
   const T* dy;
   const A* mean;
-  T* dx = nullptr;  // kWrites only, as the next two
+  T* dx = nullptr;  // evaluation only, as the next two; may be null
   const A* rstd = nullptr;
   const A* gamma = nullptr;  // may be null: 1
 
   __device__ __forceinline__ A scale(int64_t c) const {
-    if constexpr (!kWrites) return A(0);
+    if constexpr (!kEvaluates) return A(0);
     return rstd[c] * (gamma != nullptr ? gamma[c] : A(1));
   }
   template <int N, class Policy = L2Policy<Evict::normal>>
@@ -271,7 +273,8 @@ struct SumsOf {
   template <int N, class State>
   __device__ __forceinline__ void write(int64_t at, const RawPair<T, N>& in,
                                         const State& state) const {
-    if constexpr (kWrites) {
+    if constexpr (kEvaluates) {
+      if (dx == nullptr) return;
       A out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) out[j] = state.scale(j) * in.dy[j];

@@ -1,6 +1,7 @@
 // How batch normalization is spread over a GPU: host code, tested without one. Chunks decide the
-// order of sums and depend on the shape, the pack width and the number of inputs only; which plan
-// is taken, on what the card has of clusters, shared memory and L2, too.
+// order of sums and depend on the shape, the pack width, the number of inputs and, for
+// channels-last, on whether statistics are the batch's; which plan is taken, on what the card has
+// of clusters, shared memory and L2, too.
 #pragma once
 
 #include "core/host_device.h"
@@ -244,13 +245,17 @@ struct BatchNormColumns {
 // Packs of all inputs that a thread loads together: to sum, of half the bytes, so that what it
 // keeps for its channels leaves registers for them; to write.
 inline constexpr int kColumnSums = 8, kColumnWrites = 4;
+// Blocks that sum, on a multiprocessor.
+inline constexpr int kColumnBlocks = 4;
+// The threads of a block that adds chunks up, and those of them across the channels.
+inline constexpr int kFinishThreads = 1024, kFinishLanes = 8;
 constexpr int batch_norm_sum_width(int width) { return width == 1 ? 1 : width / 2; }
 
 // together: rows that a thread loads together.
 inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width, int together) {
   // On an H100 all are at work at once; fewer where each would have little to do, since the chunks
   // are added up by few threads.
-  constexpr int64_t kBlocks = 512;
+  constexpr int64_t kBlocks = 132 * kColumnBlocks;
   BatchNormColumns plan{.m = m, .c = c};
   const int64_t vectors = ceil_div(c, width);
   while (plan.lanes < kColumnLanes && plan.lanes < vectors) plan.lanes *= 2;
@@ -258,7 +263,8 @@ inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width,
   plan.channel_blocks = std::max<int64_t>(1, ceil_div(vectors, plan.lanes));
   plan.group = int64_t{plan.rows} * together;
   plan.groups = ceil_div(m, plan.group);
-  plan.chunks = std::clamp<int64_t>(plan.groups / 4, 1, ceil_div(kBlocks, plan.channel_blocks));
+  plan.chunks =
+      std::clamp<int64_t>(plan.groups / 4, 1, std::max<int64_t>(1, kBlocks / plan.channel_blocks));
   return plan;
 }
 

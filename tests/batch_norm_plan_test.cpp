@@ -106,6 +106,9 @@ void expect_columns_cover(int64_t m, int64_t c, int width, int together) {
   EXPECT_GE(plan.chunks, 1);
   EXPECT_LE(plan.chunks, plan.groups);
   EXPECT_LE(plan.chunks, kMaxGridY);
+  // All at work at once on a card of 132 multiprocessors.
+  EXPECT_LE(plan.chunks * plan.channel_blocks,
+            std::max<int64_t>(plan.channel_blocks, 132 * kColumnBlocks));
 }
 
 TEST(BatchNormPlan, ColumnsCoverTheChannels) {
@@ -115,6 +118,7 @@ TEST(BatchNormPlan, ColumnsCoverTheChannels) {
         if (c % width != 0) continue;
         for (const int inputs : {1, 2}) {
           expect_columns_cover(m, c, width, kColumnSums / inputs);
+          expect_columns_cover(m, c, width, kColumnSums / inputs / 2);  // evaluation
           expect_columns_cover(m, c, width, kColumnWrites / inputs);
         }
       }
