@@ -1,7 +1,7 @@
 // Reductions over a set of axes, as functions of tensors; sum and mean are in autograd/ops/sum.h.
 //
 //   Tensor y = logsumexp(x, {1});         // [n,c,h,w] -> [n,h,w]
-//   Tensor s = std(x, {0, 2, 3}, 0, true);  // -> [1,c,1,1], divided by m
+//   Tensor s = gradus::std(x, {0, 2, 3}, 0, true);  // -> [1,c,1,1], divided by m
 //
 // x: floating, rank 0 to 8, any strides. `axes` may count from the back; none given means all. The
 // axes are removed, or kept with extent 1 under keepdim. f16 and bf16 are computed in f32 and

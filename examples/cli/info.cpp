@@ -125,8 +125,10 @@ void print_text(const Json& info) {
   } else {
     fmt::print("           without CUDA\n");
   }
-  fmt::print("cpu        {}, {} in use, {} threads, {}\n", text(cpu["name"]),
-             text(cpu["instruction_set"]), cpu["threads"].get<int>(), gib(cpu["memory_bytes"]));
+  const int threads = cpu["threads"].get<int>();
+  fmt::print("cpu        {}, {} in use, {} thread{}, {}\n", text(cpu["name"]),
+             text(cpu["instruction_set"]), threads, threads == 1 ? "" : "s",
+             gib(cpu["memory_bytes"]));
   int index = 0;
   for (const Json& gpu : info["cuda_devices"]) {
     fmt::print("cuda:{}     {}, compute capability {}, {} multiprocessors, {}\n", index++,
