@@ -1,5 +1,6 @@
 // Group normalization of channels-last tensors: the channels of a group are a few neighbours in
 // each row, so a thread keeps a pack of channels and walks down the rows of a sample.
+#include "cuda/device/l2_policy.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
@@ -163,14 +164,16 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
 
 // math    y = (x - mean)·rstd·gamma + beta
 // grid    as the moments kernel, last block first: that has just left the rows in L2
+//         kEvict: last where x does not fit L2 (bench/log_batch_norm.md, 4)
 // bytes   2Eb, after a pass of Eb
 // order   element-wise
-template <class T, int N>
+template <class T, int N, Evict kEvict>
 __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     group_norm_forward_write_columns(const __grid_constant__ SlabForward<T> f,
                                      const __grid_constant__ GroupNormColumns plan) {
   using A = acc_t<T>;
   constexpr int kBatch = 4;
+  const L2Policy<kEvict> policy;
   ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
   if (!at.active) return;
   wait_for_previous_kernel();
@@ -189,7 +192,7 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int64_t row = at.row + k * at.step;
-      if (row < at.end) in[k] = load_pack<N>(f.x + base + row * plan.c);
+      if (row < at.end) in[k] = policy.template load_pack<N>(f.x + base + row * plan.c);
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
@@ -208,13 +211,14 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
 // grid    as the sums kernel, last block first: that has just left the rows in L2
 // bytes   3Eb, after a pass of 2Eb
 // order   element-wise
-template <class T, int N>
+template <class T, int N, Evict kEvict>
 __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     group_norm_backward_write_columns(const __grid_constant__ SlabBackward<T> b,
                                       const ChannelSums<acc_t<T>>* terms,
                                       const __grid_constant__ GroupNormColumns plan) {
   using A = acc_t<T>;
   constexpr int kBatch = 4;
+  const L2Policy<kEvict> policy;
   ColumnThread at = column_thread(plan, gridDim.x - 1 - blockIdx.x);
   if (!at.active) return;
   wait_for_previous_kernel();
@@ -234,8 +238,8 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     for (int k = 0; k < kBatch; ++k) {
       const int64_t row = at.row + k * at.step;
       if (row < at.end) {
-        x[k] = load_pack<N>(b.x + base + row * plan.c);
-        dy[k] = load_pack<N>(b.dy + base + row * plan.c);
+        x[k] = policy.template load_pack<N>(b.x + base + row * plan.c);
+        dy[k] = policy.template load_pack<N>(b.dy + base + row * plan.c);
       }
     }
 #pragma unroll
@@ -264,8 +268,10 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
   finish_moments(cuda, args, of, parts);
   const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-  launch_overlapping(cuda, write, group_norm_forward_write_columns<T, N>, slab_forward<T>(args),
-                     plan);
+  const auto kernel = args.x.nbytes() <= cuda.info().l2_bytes
+                          ? group_norm_forward_write_columns<T, N, Evict::normal>
+                          : group_norm_forward_write_columns<T, N, Evict::last>;
+  launch_overlapping(cuda, write, kernel, slab_forward<T>(args), plan);
 }
 
 template <class T, int N>
@@ -282,8 +288,10 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-    launch_overlapping(cuda, write, group_norm_backward_write_columns<T, N>, slab_backward<T>(args),
-                       space.terms, plan);
+    const auto kernel = 2 * args.x.nbytes() <= cuda.info().l2_bytes
+                            ? group_norm_backward_write_columns<T, N, Evict::normal>
+                            : group_norm_backward_write_columns<T, N, Evict::last>;
+    launch_overlapping(cuda, write, kernel, slab_backward<T>(args), space.terms, plan);
   }
   sum_samples(cuda, args, g.c, false, space);
 }
