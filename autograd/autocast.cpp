@@ -17,7 +17,8 @@ MatmulPrecisionGuard::MatmulPrecisionGuard(MatmulPrecision precision)
 MatmulPrecisionGuard::~MatmulPrecisionGuard() { g_precision = before_; }
 
 AutocastGuard::AutocastGuard(DType dtype) : before_(g_autocast) {
-  check(is_half(dtype), "autocast", "expected f16 or bf16, got ", dtype);
+  check(is_half(dtype) || dtype == DType::f32, "autocast", "expected f16, bf16 or f32, got ",
+        dtype);
   g_autocast = dtype;
 }
 AutocastGuard::~AutocastGuard() { g_autocast = before_; }

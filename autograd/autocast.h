@@ -24,7 +24,7 @@ class MatmulPrecisionGuard {
 
 // While alive, conv2d, linear and matmul convert f32 operands to `dtype` (f16 or bf16) first; the
 // gradient of a parameter is produced in f32, not cast back. Losses, statistics and parameter
-// gradients stay f32; the rest follow their input.
+// gradients stay f32; the rest follow their input. f32 switches an outer guard's conversion off.
 class AutocastGuard {
  public:
   explicit AutocastGuard(DType dtype);

@@ -1,7 +1,6 @@
 // How matrix products are computed: one value for what the user chooses, one guard to apply it.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "autograd/autocast.h"
@@ -21,13 +20,12 @@ inline std::string to_string(const Precision& precision) {
 
 class PrecisionGuard {
  public:
-  explicit PrecisionGuard(const Precision& precision) : matmul_(precision.matmul) {
-    if (precision.autocast != DType::f32) autocast_.emplace(precision.autocast);
-  }
+  explicit PrecisionGuard(const Precision& precision)
+      : matmul_(precision.matmul), autocast_(precision.autocast) {}
 
  private:
   MatmulPrecisionGuard matmul_;
-  std::optional<AutocastGuard> autocast_;
+  AutocastGuard autocast_;
 };
 
 }  // namespace gradus::nn

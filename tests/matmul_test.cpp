@@ -7,6 +7,7 @@
 #include "autograd/ops/sum.h"
 #include "core/ops/matmul.h"
 #include "core/trace.h"
+#include "nn/precision.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -189,12 +190,18 @@ TEST(Linear, GuardsOfThePrecisionNest) {
       EXPECT_EQ(autocast_dtype(DType::f32), DType::bf16);
       EXPECT_EQ(matmul_precision(), MatmulPrecision::strict);
     }
+    {
+      const nn::PrecisionGuard f32(nn::Precision{});  // switches off what is around it
+      EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
+      EXPECT_EQ(matmul_precision(), MatmulPrecision::strict);
+    }
     EXPECT_EQ(autocast_dtype(DType::f32), DType::f16);
     EXPECT_EQ(autocast_dtype(DType::f64), DType::f64);
     EXPECT_EQ(matmul_precision(), MatmulPrecision::tf32);
   }
   EXPECT_EQ(autocast_dtype(DType::f32), DType::f32);
   EXPECT_EQ(matmul_precision(), MatmulPrecision::strict);
+  EXPECT_ERROR(AutocastGuard(DType::f64), ErrorCode::invalid_argument, "f16, bf16 or f32, got f64");
 }
 
 TEST(Linear, AutocastKeepsParameterGradientsInF32) {
