@@ -255,6 +255,9 @@ TEST(SGD, Errors) {
   const auto make = [&](const SGDOptions& options) { SGD({w}, options); };
   EXPECT_ERROR(SGD({w, parameter({1.0}, DType::f32, kCpu), w}, {}), ErrorCode::invalid_argument,
                "optimizer: 0 and 2 are one parameter");
+  const Tensor other = parameter({1.0}, DType::f32, kCpu);
+  EXPECT_ERROR(SGD(std::vector<NamedTensor>{{"weight", w}, {"weight", other}}),
+               ErrorCode::invalid_argument, "optimizer: two parameters are named weight");
   EXPECT_ERROR(SGD({w}, {}).set_schedule(nullptr, 1), ErrorCode::invalid_argument,
                "empty function");
   EXPECT_ERROR(make({.lr = -1}), ErrorCode::invalid_argument, "learning rate", "-1");

@@ -43,6 +43,7 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
             " are one parameter, which would be stepped twice");
       check(!share_memory(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
             " share memory, which would be stepped twice");
+      check(other.name != p.name, "optimizer", "two parameters are named ", p.name);
     }
   }
 }
