@@ -5,14 +5,17 @@
 #include <functional>
 #include <optional>
 
+#include "autograd/ops/arithmetic.h"
 #include "autograd/ops/batch_norm.h"
 #include "autograd/ops/dropout.h"
 #include "autograd/ops/instance_norm.h"
+#include "autograd/ops/sum.h"
 #include "core/launch.h"
 #include "nn/compare/layer.h"
 #include "nn/data/loader.h"
 #include "nn/optim/muon.h"
 #include "nn/optim/sgd.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/optim.h"
 #include "tests/support/toy.h"
 
@@ -144,6 +147,22 @@ TEST(OutOfMemory, AFailedOptimizerStepIsNotCounted) {
     EXPECT_EQ(optimizer->steps(), 1);
   }
   expect_no_trace({w, muon.step_counter()}, [&] { muon.step(); });
+}
+
+// A step may have changed the parameters of one dtype when it fails at those of the next.
+TEST(OutOfMemory, AStepThatFailsHalfWayIsNoticedByGraphsOfBefore) {
+  Tensor p = randn({3, 4}).set_requires_grad(true);
+  Tensor q = randn({3, 4}, {.dtype = DType::f64}).set_requires_grad(true);
+  nn::Muon optimizer(std::vector{p, q}, {.lr = 0.5});
+  const std::vector<float> before = p.to_vector<float>();
+  const Tensor y = sum(p * p);
+  p.set_grad(Tensor::ones({3, 4}));
+  q.set_grad(Tensor::ones({3, 4}, {.dtype = DType::f64}));
+  int allocations = 0;
+  while (p.to_vector<float>() == before) {
+    ASSERT_FALSE(succeeds_with(allocations++, [&] { optimizer.step(); }));
+  }
+  EXPECT_ERROR(y.backward(), ErrorCode::autograd, "was changed in place");
 }
 
 // As if it had never been begun: the first step of `late` is the second, undampened.

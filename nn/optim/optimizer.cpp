@@ -181,6 +181,8 @@ void Optimizer::step() {
   fresh_ = false;
   launch(ScheduleStep{.table = schedule_.raw(), .step = step_.raw(), .lr = lr_.raw()});
   if (active.empty()) return;
+  // Before the update: one that throws half-way has changed some of them.
+  for (const size_t i : active) parameters_[i].tensor.storage()->bump_version();
   try {
     update(active, grads);
   } catch (...) {
@@ -191,7 +193,6 @@ void Optimizer::step() {
     }
     throw;
   }
-  for (const size_t i : active) parameters_[i].tensor.storage()->bump_version();
 }
 
 void Optimizer::zero_grad() {
