@@ -8,6 +8,7 @@
 #include "core/generator.h"
 #include "nn/evaluation.h"
 #include "nn/finite_check.h"
+#include "nn/host_copy.h"
 #include "nn/io/fingerprint.h"
 #include "nn/io/tensor_bytes.h"
 #include "nn/match.h"
@@ -19,13 +20,9 @@ namespace {
 constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.";
 const std::string kLayers = "layers";  // a key of the settings
 
-// Copies on the host: the run may go on while the state is kept.
-void append_copies(std::vector<NamedTensor>& all, std::string_view prefix,
-                   const std::vector<NamedTensor>& part) {
-  for (const NamedTensor& entry : part) {
-    const Tensor live = entry.tensor.detach();
-    all.push_back({concat(prefix, entry.name), live.device() == kCpu ? live.clone() : live.cpu()});
-  }
+void append(std::vector<NamedTensor>& all, std::string_view prefix,
+            const std::vector<NamedTensor>& part) {
+  for (const auto& [name, tensor] : part) all.push_back({concat(prefix, name), tensor});
 }
 
 std::vector<NamedTensor> with_prefix(const std::vector<NamedTensor>& all, std::string_view prefix) {
@@ -121,11 +118,12 @@ Tensor Trainer::generator_state() const {
   return default_generator(train_.options().device).tensor();
 }
 
+// Copies: the run may go on while the state is kept.
 TrainerState Trainer::state() {
   TrainerState state{.tensors = {}, .values = settings()};
-  append_copies(state.tensors, kModel, model_.state_dict());
-  append_copies(state.tensors, kOptimizer, optimizer_.state());
-  append_copies(state.tensors, "", {{"generator", generator_state()}, {"totals", totals_}});
+  append(state.tensors, kModel, host_copies(model_.state_dict()));
+  append(state.tensors, kOptimizer, optimizer_.state());
+  append(state.tensors, "", host_copies({{"generator", generator_state()}, {"totals", totals_}}));
   state.values["epoch"] = std::to_string(train_.position().epoch);
   state.values["samples"] = std::to_string(train_.position().samples);
   state.values["drawn"] = std::to_string(train_.position().drawn);

@@ -1,5 +1,6 @@
 #include "nn/optim/adam.h"
 
+#include "autograd/grad_mode.h"
 #include "core/launch.h"
 #include "core/trace.h"
 #include "nn/capture.h"
@@ -192,6 +193,28 @@ TEST_P(AdamTest, NothingChangesAfterAFailedStep) {
   optimizer.step();
   EXPECT_EQ(w.item<float>(), value);
   EXPECT_EQ(optimizer.state()[3].tensor.item<double>(), moment);
+}
+
+TEST_P(AdamTest, AStateIsThatOfItsMoment) {
+  const auto run = [](int steps_undone) {
+    Tensor w = parameter({1.0}, DType::f64, GetParam());
+    Adam optimizer({w}, {.lr = 0.1});
+    const std::vector<NamedTensor> state = optimizer.state();
+    for (int step = 0; step < steps_undone; ++step) {
+      set_gradient(w, {3.0});
+      optimizer.step();
+    }
+    {
+      const NoGradGuard no_grad;
+      w.fill_(1.0);
+    }
+    optimizer.load_state(state);
+    set_gradient(w, {0.01});
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 1);
+    return w.item<double>();
+  };
+  EXPECT_EQ(run(5), run(0));
 }
 
 TEST_P(AdamTest, GradientInAnotherFormatAndEmptyParameters) {

@@ -56,7 +56,7 @@ ComparedLayer layer_of(Module& model, const Optimizer& optimizer, const MakeOpti
   for (const NamedTensor& state : optimizer.state()) {
     names.push_back(state.name);
     const Kind kind = is_moment(state.name) ? Kind::buffer : Kind::constant;
-    layer.inputs.push_back({state.name, state.tensor.detach().clone(), kind});
+    layer.inputs.push_back({state.name, state.tensor, kind});
   }
   // Muon multiplies matrices; the others take each value by itself.
   layer.lengths = {.y = optimizer.name() == "muon" ? largest : 1};

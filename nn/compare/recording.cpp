@@ -4,18 +4,13 @@
 
 #include "core/error.h"
 #include "nn/forward_observer.h"
+#include "nn/host_copy.h"
 
 namespace gradus::nn {
 namespace {
 
 bool is_inside(const std::string& path, const std::string& parent) {
   return parent.empty() || path.starts_with(parent + ".");
-}
-
-// A copy that no write to `tensor` reaches.
-Tensor cpu_copy(const Tensor& tensor) {
-  const Tensor plain = tensor.detach();
-  return plain.device() == kCpu ? plain.clone() : plain.cpu();
 }
 
 }  // namespace
@@ -62,7 +57,7 @@ OwnTensors own_tensors(Module& model) {
     std::vector<OwnTensor>& tensors = all[entry.module];
     tensors.clear();
     for (const Contents::Item& item : own.tensors) {
-      tensors.push_back({item.name, item.role, cpu_copy(*item.tensor)});
+      tensors.push_back({item.name, item.role, host_copy(*item.tensor)});
     }
   }
   return all;
@@ -86,7 +81,7 @@ CpuCopy::CpuCopy(Module& model, DType dtype) {
     Contents own;
     entry.module->list(own);
     for (const Contents::Item& item : own.tensors) {
-      Tensor value = cpu_copy(*item.tensor);
+      Tensor value = host_copy(*item.tensor);
       if (is_floating(value.dtype())) {
         value = value.to(item.stored == Stored::acc ? acc_dtype(dtype) : dtype);
       }

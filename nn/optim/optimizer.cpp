@@ -10,6 +10,7 @@
 #include "core/ops/arithmetic.h"
 #include "core/ops/copy.h"
 #include "core/ops/schedule_step.h"
+#include "nn/host_copy.h"
 #include "nn/match.h"
 
 namespace gradus::nn {
@@ -199,7 +200,9 @@ void Optimizer::zero_grad() {
   for (NamedTensor& p : parameters_) p.tensor.zero_grad();
 }
 
-std::vector<NamedTensor> Optimizer::state() const {
+std::vector<NamedTensor> Optimizer::state() const { return host_copies(live_state()); }
+
+std::vector<NamedTensor> Optimizer::live_state() const {
   std::vector<NamedTensor> all{{"step", step_}, {"lr", lr_}, {"born", born_tensor(born_now())}};
   if (schedule_.defined()) all.push_back({"schedule", schedule_});
   for (NamedTensor& buffer : buffers()) all.push_back(std::move(buffer));
@@ -207,7 +210,7 @@ std::vector<NamedTensor> Optimizer::state() const {
 }
 
 void Optimizer::check_state(const std::vector<NamedTensor>& source) const {
-  const std::vector<NamedTensor> own = state();
+  const std::vector<NamedTensor> own = live_state();
   const std::vector<Tensor> values = match_by_name(own, source, name());
   int64_t step = 0;
   std::vector<int64_t> born;
@@ -221,7 +224,7 @@ void Optimizer::check_state(const std::vector<NamedTensor>& source) const {
 
 void Optimizer::load_state(const std::vector<NamedTensor>& source) {
   check_state(source);
-  const std::vector<NamedTensor> own = state();
+  const std::vector<NamedTensor> own = live_state();
   const std::vector<Tensor> values = match_by_name(own, source, name());
   const NoGradGuard no_grad;
   fresh_ = false;

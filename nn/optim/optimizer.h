@@ -46,8 +46,8 @@ class Optimizer {
   Device device() const { return step_.device(); }
 
   virtual std::string_view name() const = 0;  // "sgd"
-  // Everything that later steps depend on, beside the parameters: "step", "lr", "schedule",
-  // "momentum_buffer.0.weight", ...
+  // Copies, on the host, of everything that later steps depend on beside the parameters: "step",
+  // "lr", "schedule", "momentum_buffer.0.weight", ...
   std::vector<NamedTensor> state() const;
   // Takes back what state() gave, on any device and in any order. Throws invalid_argument naming
   // the first difference and changes nothing then.
@@ -69,6 +69,7 @@ class Optimizer {
   int64_t born(size_t i) const { return born_[i]; }
 
  private:
+  std::vector<NamedTensor> live_state() const;  // the tensors themselves, but for "born"
   void replace_schedule(Tensor table);
   void note_active(const std::vector<size_t>& active);
   std::vector<int64_t> born_now() const;  // with the steps that idle parameters have missed
