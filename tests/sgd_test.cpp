@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/grad_mode.h"
 #include "autograd/ops/arithmetic.h"
 #include "core/launch.h"
@@ -271,6 +273,18 @@ TEST(SGD, Errors) {
                "floating leaf", "i64[2]");
   EXPECT_ERROR(SGD({Tensor::zeros({2, 2}).transpose(0, 1)}, {}), ErrorCode::invalid_argument,
                "contiguous");
+}
+
+TEST(SGD, AStateWithoutASoundRateIsRefused) {
+  const Tensor w = parameter({1.0}, DType::f32, kCpu);
+  SGD optimizer({w}, {.lr = 0.1});
+  for (const double lr : {-3.0, std::nan("")}) {
+    std::vector<NamedTensor> state = optimizer.state();
+    state[1].tensor.fill_(lr);
+    EXPECT_ERROR(optimizer.load_state(state), ErrorCode::invalid_argument,
+                 "sgd: expected a learning rate of 0 or more, got ");
+  }
+  EXPECT_EQ(optimizer.lr(), 0.1);
 }
 
 TEST(SGD, StateOfAnotherModelNamesTheFirstDifference) {

@@ -49,6 +49,10 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
   }
 }
 
+void check_rate(double lr, std::string_view op) {
+  check(std::isfinite(lr) && lr >= 0, op, "expected a learning rate of 0 or more, got ", lr);
+}
+
 void check_same_rates(const Tensor& own, const Tensor& saved, std::string_view name) {
   const auto a = own.to_vector<double>(), b = saved.to_vector<double>();
   for (size_t t = 0; t < a.size(); ++t) {
@@ -88,8 +92,7 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, double lr)
 }
 
 void Optimizer::set_lr(double lr) {
-  check(std::isfinite(lr) && lr >= 0, "optimizer", "expected a learning rate of 0 or more, got ",
-        lr);
+  check_rate(lr, "optimizer");
   replace_schedule(Tensor());
   lr_.fill_(lr);
   for (Tensor& table : replaced_schedules_) table.fill_(lr);  // of captured steps
@@ -216,6 +219,7 @@ void Optimizer::check_state(const std::vector<NamedTensor>& source) const {
   std::vector<int64_t> born;
   for (size_t i = 0; i < own.size(); ++i) {
     if (own[i].name == "step") step = values[i].item<int64_t>();
+    if (own[i].name == "lr") check_rate(values[i].item<double>(), name());
     if (own[i].name == "born") born = values[i].to_vector<int64_t>();
     if (own[i].name == "schedule") check_same_rates(schedule_, values[i], name());
   }
