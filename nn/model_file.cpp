@@ -19,11 +19,12 @@ std::string value_of(const TrainerState& state, const std::string& key) {
   return found == state.values.end() ? "" : found->second;
 }
 
-// Of "..., images 60000x1x28x28, ...": what follows the count.
+// Of "data_set NAME, images 60000x1x28x28, ...": what follows the count. From the back: the name
+// may be any text.
 Shape image_shape(const std::string& loader) {
   constexpr std::string_view kImages = "images ";
   Shape shape;
-  const size_t at = loader.find(kImages);
+  const size_t at = loader.rfind(kImages);
   if (at == std::string::npos) return shape;
   const char* next = loader.data() + at + kImages.size();
   const char* const end = loader.data() + loader.size();

@@ -44,6 +44,17 @@ TEST(ModelFile, FindsTheNetworkOfSmallImages) {
   }
 }
 
+TEST(ModelFile, ADataSetMayHaveAnyName) {
+  const test::TempDir dir;
+  Sequential network = make_model("small_cnn");
+  for (const std::string name : {"cat images 2024", "a, images 5x3x8x8"}) {
+    TrainerState state = state_of(network, "5x1x28x28, and more");
+    state.values["loader"] = "data_set " + name + ", " + state.values["loader"];
+    save_resume(dir.path("run"), state);
+    EXPECT_EQ(load_model(dir.path("run")).options.height, 28) << name;
+  }
+}
+
 TEST(ModelFile, RefusesANetworkOfAnotherProgram) {
   const test::TempDir dir;
   for (const std::string images : {"5x1x8x8", "5x1x28x28", "none"}) {
