@@ -62,8 +62,11 @@ class Tensor {
   AnyView raw() const;
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
   int64_t offset() const { return impl().offset; }  // of the first element, in elements
-  // Whether no other handle and no other view can see this tensor's memory.
-  bool is_sole_owner() const { return impl_.use_count() == 1 && storage().use_count() == 1; }
+  // Whether no other handle, no other view and no owner of wrapped memory can see this tensor's
+  // memory.
+  bool is_sole_owner() const {
+    return impl_.use_count() == 1 && storage().use_count() == 1 && !storage()->is_wrapped();
+  }
   // Another view of the same storage, without history: the base of every view operation.
   Tensor as_strided(const Shape& shape, const Strides& strides, int64_t offset) const;
   // The same data without history.

@@ -68,6 +68,22 @@ TEST(Tape, AGradientHeldByTheUserIsNotAddedTo) {
   EXPECT_EQ(grad_of(x), (Values{2, 2}));
 }
 
+TEST(Tape, WrappedMemoryIsNotAddedTo) {
+  std::vector<double> memory{5, 7};
+  const auto wrapped = [&] { return Tensor::wrap(memory.data(), {2}, {.dtype = DType::f64}); };
+  Tensor a = leaf({1, 2}, {2}), b = leaf({1, 2}, {2}), c = leaf({1, 2}, {2});
+  a.register_hook([&](const Tensor&) { return wrapped(); });
+  b.register_hook([&](const Tensor&) { return wrapped(); });
+  c.set_grad(wrapped());
+  sum(a + b).backward();
+  EXPECT_NE(a.grad().storage()->data(), b.grad().storage()->data());
+  sum(a + c).backward();
+  EXPECT_EQ(grad_of(a), (Values{10, 14}));
+  EXPECT_EQ(grad_of(b), (Values{5, 7}));
+  EXPECT_EQ(grad_of(c), (Values{6, 8}));
+  EXPECT_EQ(memory, (Values{5, 7}));
+}
+
 TEST(Tape, RetainedGraphsRunAgain) {
   const Tensor x = leaf({0.3, -0.7}, {2});
   const Tensor y = sum(relu(x * x) * x);
