@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "autograd/grad_mode.h"
@@ -35,9 +36,9 @@ struct GradState {
   bool requires_grad = false;
   Shape shape;  // of the tensor, and so of its gradient
   DType dtype = DType::f32;
-  Tensor grad;                     // leaves only; the sum over all backward calls
-  std::shared_ptr<Node> node;      // the operation that made the tensor; null for a leaf
-  std::string_view released_name;  // set when backward has freed the node
+  Tensor grad;                 // leaves only; the sum over all backward calls
+  std::shared_ptr<Node> node;  // the operation that made the tensor; null for a leaf
+  std::string released_name;   // set when backward has freed the node
   std::vector<Tensor::Hook> hooks;
 
   explicit GradState(const Tensor& tensor) : shape(tensor.shape()), dtype(tensor.dtype()) {}

@@ -107,6 +107,19 @@ TEST(Tape, FreedGraphsSayWhichOperation) {
   EXPECT_EQ(grad_of(x), (Values{1, 1}));
 }
 
+TEST(Tape, ANameMayBelongToItsNode) {
+  struct Named final : Node {
+    std::string label = "a name that is longer than a string keeps inside";
+    std::string_view name() const override { return label; }
+    void backward(const Tensor& dy, Gradients& grads) override { grads.set(0, dy); }
+  };
+  const Tensor x = leaf({1}, {1}), y = f64({1}, {1});
+  attach(y, make_node<Named>(x));
+  y.backward();
+  const std::vector<std::string> others(50, std::string(48, '#'));  // where the name was
+  EXPECT_ERROR(y.backward(), kAutograd, "a name that is longer than a string keeps inside: ");
+}
+
 TEST(Tape, RefusesWhatItCannotRun) {
   const Tensor x = leaf({1, 2}, {2});
   constexpr auto invalid = ErrorCode::invalid_argument;
