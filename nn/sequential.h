@@ -55,7 +55,8 @@ class Sequential final : public Module {
 };
 
 // body(x) + x, or body(x) + shortcut(x) where the body changes the shape. Keys: "body.…" and
-// "shortcut.…".
+// "shortcut.…". Residual(Residual(f)) is a move, f(x) + x: for a residual block as the body, pass
+// std::make_shared<Residual>(f).
 class Residual final : public Module {
  public:
   template <class Body>
