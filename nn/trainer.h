@@ -70,7 +70,7 @@ struct TrainerOptions {
 
 enum class TrainResult : uint8_t { finished, interrupted };
 
-// Everything that the rest of a run depends on.
+// Everything that the rest of a run depends on, beside the options of the layers.
 struct TrainerState {
   std::vector<NamedTensor> tensors;           // "model.0.weight", "optimizer.step", ...
   std::map<std::string, std::string> values;  // counters, and the settings that must be the same
@@ -100,8 +100,10 @@ class Trainer {
   Metrics evaluate(DataLoader& test);  // in evaluation mode, without changing anything
   Metrics train_metrics() const;       // of this epoch so far; waits for the device
 
-  // What a resume file holds. restore() throws invalid_argument naming the first difference, and
-  // changes nothing then. A restored run goes on bit for bit as the unbroken one.
+  // What a resume file holds. restore() throws invalid_argument naming the first difference in the
+  // tensors, the kinds of the layers and the settings of trainer, optimizer and loader, and changes
+  // nothing then. Options of layers, as the eps of a norm or the p of a dropout, are not held: with
+  // the same ones, a restored run goes on bit for bit as the unbroken one.
   TrainerState state();
   void restore(const TrainerState& state);
 
