@@ -70,8 +70,8 @@ Shape resolve_reshape(const Tensor& x, Shape target) {
   Shape known = target;
   for (int i = 0; i < target.rank(); ++i) {
     if (target[i] >= 0) continue;
-    check(target[i] == -1 && open_axis < 0, "reshape", "at most one extent may be -1, got ",
-          target);
+    check(target[i] == -1 && open_axis < 0, "reshape",
+          "an extent must be 0 or more, or -1 for one of them, got ", target);
     open_axis = i;
     known[i] = 1;
   }
