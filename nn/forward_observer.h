@@ -12,7 +12,9 @@
 namespace gradus::nn {
 
 struct ForwardEvent {
-  std::string path;  // "" for the outermost module, "3.body.0"
+  // "" for the outermost module, "3.body.0". A module that its caller lists under several names has
+  // them in turn, as its calls follow each other.
+  std::string path;
   Module& module;
   const Tensor& x;
   const Tensor& y;

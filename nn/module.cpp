@@ -1,8 +1,6 @@
 #include "nn/module.h"
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -17,15 +15,20 @@ namespace {
 thread_local const ForwardObserver* g_observer = nullptr;
 thread_local const ForwardReplacement* g_replacement = nullptr;
 
-// Held while modules get their names; recursive because a walk names level by level.
-std::recursive_mutex g_naming;
+// A call of a module whose forward is running.
+struct Call {
+  Module* module;
+  std::vector<const Module*> made;  // the modules that it has called itself so far
+};
 
-// The modules whose forward is running on this thread, outermost first.
-thread_local std::vector<const Module*> g_running;
+thread_local std::vector<Call> g_running;  // outermost first
 
 class Running {
  public:
-  explicit Running(const Module& module) { g_running.push_back(&module); }
+  explicit Running(Module& module) {
+    if (!g_running.empty()) g_running.back().made.push_back(&module);
+    g_running.push_back({&module, {}});
+  }
   ~Running() { g_running.pop_back(); }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
@@ -35,9 +38,37 @@ std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : name.empty() ? path : path + "." + name;
 }
 
+// What `caller` names the module: as a child of its own, or else as one further in.
+std::vector<std::string> names_in(Module& caller, const Module* module) {
+  std::vector<std::string> names;
+  Contents own;
+  caller.list(own);
+  for (const Contents::Child& child : own.children) {
+    if (child.module == module) names.push_back(child.name);
+  }
+  if (!names.empty()) return names;
+  for (const Module::Entry& entry : caller.modules()) {
+    if (entry.module == module) names.push_back(entry.path);
+  }
+  return names;
+}
+
+// The name of the call that `caller` has made last. A module of several names has them in turn.
+std::string name_of_last(const Call& caller) {
+  const std::vector<std::string> names = names_in(*caller.module, caller.made.back());
+  if (names.empty()) return "";
+  const auto calls = static_cast<size_t>(std::ranges::count(caller.made, caller.made.back()));
+  return names[(calls - 1) % names.size()];
+}
+
+// The name of the innermost call; "" for the outermost module.
+std::string running_name() {
+  return g_running.size() < 2 ? "" : name_of_last(g_running[g_running.size() - 2]);
+}
+
 std::string running_path() {
   std::string path;
-  for (const Module* module : g_running) path = join(path, module->name());
+  for (size_t i = 0; i + 1 < g_running.size(); ++i) path = join(path, name_of_last(g_running[i]));
   return path;
 }
 
@@ -95,14 +126,14 @@ std::string to_string(const LoadReport& report) {
 
 Tensor Module::operator()(const Tensor& x) {
   if (const ForwardReplacement* other = ForwardReplacement::current()) return (*other)(*this, x);
-  name_children();
   const Running running(*this);
   Tensor y;
   try {
     y = forward(x);
   } catch (const Error& error) {
-    if (name_.empty() || error.code() == ErrorCode::out_of_memory) throw;
-    throw Error(error.code(), concat(name_, ".", error.what()));
+    const std::string name = error.code() == ErrorCode::out_of_memory ? "" : running_name();
+    if (name.empty()) throw;
+    throw Error(error.code(), concat(name, ".", error.what()));
   }
   if (const ForwardObserver* observer = ForwardObserver::current()) {
     observer->notify({running_path(), *this, x, y});
@@ -110,26 +141,15 @@ Tensor Module::operator()(const Tensor& x) {
   return y;
 }
 
-void Module::name_children() {
-  const std::atomic_ref named(named_);
-  if (named.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(g_naming);
-  if (!named.load(std::memory_order_relaxed)) modules();
-}
-
 std::vector<Module::Entry> Module::modules() {
-  const std::lock_guard lock(g_naming);
   std::vector<Entry> entries{{"", this}};
   Contents own;
   list(own);
   for (const Contents::Child& child : own.children) {
-    // Written only where it changes: a forward on another thread may be reading it.
-    if (child.module->name_ != child.name) child.module->name_ = child.name;
     for (Entry& inner : child.module->modules()) {
       entries.push_back({join(child.name, inner.path), inner.module});
     }
   }
-  std::atomic_ref(named_).store(true, std::memory_order_release);
   return entries;
 }
 

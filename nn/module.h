@@ -94,8 +94,9 @@ class Module {
   Module(Module&&) = default;
   Module& operator=(Module&&) = default;
 
-  // forward(x). A gradus::Error thrown inside gets the module's name in front: "0.conv2d: ...".
-  // Threads may share a module for forwards that change nothing in it, as evaluation does.
+  // forward(x). A gradus::Error thrown inside gets the caller's name for this module in front:
+  // "0.conv2d: ...". Threads may share a module for forwards that change nothing in it, as
+  // evaluation does.
   Tensor operator()(const Tensor& x);
 
   virtual std::string_view kind() const = 0;  // "Conv2d"
@@ -132,10 +133,6 @@ class Module {
     Module* module;
   };
   std::vector<Entry> modules();  // this one first, then depth first
-  const std::string& name() const { return name_; }
-
- protected:
-  void contents_changed() { named_ = false; }  // call after adding children
 
  private:
   struct Slot {
@@ -143,11 +140,8 @@ class Module {
     Contents::Item item;
   };
   std::vector<Slot> slots();
-  void name_children();  // once, whichever of several threads comes first
 
-  std::string name_;  // in its parent; set when the parent is walked
   bool training_ = true;
-  bool named_ = false;  // everything in it is; read by forwards of several threads
 };
 
 }  // namespace gradus::nn

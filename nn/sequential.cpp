@@ -8,7 +8,6 @@ namespace gradus::nn {
 Sequential& Sequential::push_back(std::shared_ptr<Module> module) {
   check(module != nullptr, "sequential", "expected a module, got a null pointer");
   children_.push_back(std::move(module));
-  contents_changed();
   return *this;
 }
 

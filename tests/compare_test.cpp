@@ -88,6 +88,16 @@ TEST(Compare, ResidualBlocksAreRightAndTheirSumIsARow) {
   value_of(sum, "dy of 4.0.body");  // throws if there is none
 }
 
+TEST(Compare, ASharedModuleHasARowForEachPlace) {
+  const auto shared = std::make_shared<nn::Linear>(4, 4);
+  nn::Sequential net(shared, nn::Tanh(), shared);
+  std::vector<std::string> paths;
+  for (const CompareRow& row : compare(net, drawn_batch({6, 4}, 4), quick()).rows) {
+    paths.push_back(row.path);
+  }
+  EXPECT_EQ(paths, (std::vector<std::string>{"0", "1", "2", "loss"}));
+}
+
 TEST(Compare, LeavesTheModelAsItWas) {
   manual_seed(1);
   nn::Sequential net(nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), nn::Dropout(0.5));

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <cmath>
 #include <memory>
 #include <thread>
@@ -303,30 +302,46 @@ TEST(Module, ObserverSeesEveryModuleInnermostFirst) {
             "1:Flatten:[2,4] :Sequential:[2,4] ");
 }
 
-// The first call names the children, in whichever thread it happens.
-TEST(Module, ThreadsShareTheFirstForward) {
-  struct Wide final : Module {
-    std::vector<Flatten> parts = std::vector<Flatten>(20);
-    std::string_view kind() const override { return "Wide"; }
-    void list(Contents& own) override {
-      for (Flatten& part : parts) own.child("child_whose_name_is_on_the_heap", part);
-    }
-    Tensor forward(const Tensor& x) override { return parts.back()(x); }
+std::string paths_of(Module& net, const Tensor& x) {
+  std::string paths;
+  const ForwardObserver observer([&](const ForwardEvent& event) { paths += event.path + ":"; });
+  net(x);
+  return paths;
+}
+
+TEST(Module, ASharedModuleHasThePathOfEachCall) {
+  const auto shared = std::make_shared<Linear>(3, 3);
+  const auto block = std::make_shared<Residual>(shared, shared);
+  Sequential net(shared, block, ReLU(), shared, block);
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(paths_of(net, ramp({1, 3})), "0:1.body:1.shortcut:1:2:3:4.body:4.shortcut:4::");
+  }
+  EXPECT_ERROR(net(ramp({1, 4})), kInvalid, "0.linear: ");
+  EXPECT_ERROR(Sequential(shared, Linear(3, 4), shared)(ramp({1, 3})), kInvalid, "2.linear: ");
+  EXPECT_EQ(paths_of(*shared, ramp({1, 3})), ":") << "outermost";
+}
+
+// As of blocks that a module keeps in a Sequential and calls one by one.
+TEST(Module, ModulesFurtherInHaveTheirWholePath) {
+  struct Blocks final : Module {
+    Sequential blocks{ReLU(), Flatten()};
+    std::string_view kind() const override { return "Blocks"; }
+    void list(Contents& own) override { own.child("blocks", blocks); }
+    Tensor forward(const Tensor& x) override { return blocks[1](blocks[0](x)); }
   };
+  Blocks net;
+  EXPECT_EQ(paths_of(net, ramp({1, 3})), "blocks.0:blocks.1::");
+}
+
+TEST(Module, ThreadsShareAForward) {
+  Sequential net = Sequential(Residual(ReLU()), Flatten());
   const Tensor x = ramp({1, 1});
   for (int round = 0; round < 200; ++round) {
-    Wide net;
-    std::barrier start(2);
-    std::string seen[2];
-    const auto call = [&](std::string& paths) {
-      const ForwardObserver observer([&](const ForwardEvent& event) { paths += event.path + ":"; });
-      start.arrive_and_wait();
-      net(x);
-    };
-    std::thread other([&] { call(seen[0]); });
-    call(seen[1]);
-    other.join();
-    for (const std::string& paths : seen) ASSERT_EQ(paths, "child_whose_name_is_on_the_heap::");
+    std::string other;
+    std::thread thread([&] { other = paths_of(net, x); });
+    const std::string own = paths_of(net, x);
+    thread.join();
+    ASSERT_EQ(own + other, "0.body:0:1::0.body:0:1::");
   }
 }
 
