@@ -192,6 +192,22 @@ TEST(DiagnosisBounds, WhatOverflowsF64IsNotRight) {
   }
 }
 
+// A channel that a mask takes away hides nothing of the others.
+TEST(DiagnosisBounds, MasksHideNothing) {
+  const Setting setting{.layer = Layer::softmax2d};
+  for (const double mask : {-1e9, -1e20, -1e30}) {
+    const Inputs in = complete(
+        setting,
+        {.x = Tensor::from_vector<double>({mask, 0, 0.5, 1, 0.2, 0.7, mask, -1}, {2, 4, 1})}, 0);
+    const Tensor dx = run_library(setting, in).dx;
+    EXPECT_TRUE(diagnose(setting, in, {.dx = dx, .dgamma = {}, .dbeta = {}}).right()) << mask;
+    std::vector<double> wrong = dx.to_vector<double>();
+    wrong[1] += 1e-3;
+    const Claim claim{.dx = Tensor::from_vector(wrong, {2, 4, 1}), .dgamma = {}, .dbeta = {}};
+    EXPECT_EQ(diagnose(setting, in, claim).findings[0].slip, Slip::unknown) << mask;
+  }
+}
+
 TEST(DiagnosisBounds, TinyAndHugeScales) {
   for (const Setting& setting : norms()) {
     for (const double scale : {1e-20, 1e-3, 300.0, 1e20}) {

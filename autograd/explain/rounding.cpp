@@ -42,7 +42,10 @@ Number pow(const Number& base, double power) {
 
 Number exp(const Number& x) {
   const double value = std::exp(x.value);
-  return {value, value * std::expm1(x.error) + (2 + std::abs(x.value)) * work_rounding.of(value)};
+  // Of an x far below 0, such as a mask, no error makes more than 0.
+  const double moved = value > 0 ? value * std::expm1(x.error) : std::exp(x.value + x.error);
+  const double steps = (1 + std::abs(x.value)) * work_rounding.unit * value;
+  return {value, moved + steps + work_rounding.of(value)};
 }
 
 Number as_input(double value) {
