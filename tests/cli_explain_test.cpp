@@ -62,12 +62,25 @@ TEST_F(CliExplain, LinesFitATerminal) {
 }
 
 TEST_F(CliExplain, WhatIsNotANumberIsNotEqual) {
-  const std::vector<float> x(8, 1);
-  nn::write_npy(dir_.path("x.npy"), DType::f32, {2, 4}, std::as_bytes(std::span(x)));
-  const std::string text = gradus({"explain", "layer_norm", "--values", "x.npy", "--eps", "0"}).out;
+  const std::vector<double> x = {1, 2, 3, 6, 2, 7, 1, 8}, dy(8, 1.7e308);
+  nn::write_npy(dir_.path("x.npy"), DType::f64, {2, 4}, std::as_bytes(std::span(x)));
+  nn::write_npy(dir_.path("dy.npy"), DType::f64, {2, 4}, std::as_bytes(std::span(dy)));
+  const std::string text =
+      gradus({"explain", "layer_norm", "--values", "x.npy", "--values", "dy=dy.npy"}).out;
   EXPECT_TRUE(contains(text, "  not finite: gradus's dx (difference nan)"));
   EXPECT_TRUE(contains(text, "DOES NOT HOLD"));
   EXPECT_FALSE(contains(text, "-nan"));
+}
+
+// Of a gradient by differences, too, which says whether it is equal.
+TEST_F(CliExplain, JudgesWhatLiesFarFromZeroByItsRounding) {
+  const std::vector<double> x = {1, 2, 3, 6, 2, 2.5, 7, 1};
+  std::vector<double> far;
+  for (const double value : x) far.push_back(1e7 + 0.01 * value);
+  nn::write_npy(dir_.path("x.npy"), DType::f64, {2, 4}, std::as_bytes(std::span(far)));
+  const std::string text = gradus({"explain", "layer_norm", "--values", "x.npy"}).out;
+  EXPECT_FALSE(contains(text, "NOT EQUAL") || contains(text, "DOES NOT HOLD")) << text;
+  EXPECT_TRUE(contains(text, "  equal: difference ")) << text;
 }
 
 TEST_F(CliExplain, MarkdownAndJsonHoldTheSameNumbers) {
@@ -84,6 +97,7 @@ TEST_F(CliExplain, MarkdownAndJsonHoldTheSameNumbers) {
   EXPECT_EQ(json.at("steps").at(0).at("name"), "mu");
   EXPECT_EQ(json.at("steps").at(0).at("value").at("shape"), (Json{2, 2}));
   EXPECT_EQ(json.at("sets").at("values").size(), 16U);
+  for (const Json& one : json.at("gradients")) EXPECT_LT(one.at("difference"), one.at("bound"));
   EXPECT_TRUE(contains(json.at("half").dump(), "\"inf\""));
 }
 

@@ -237,18 +237,91 @@ TEST(Derivation, DifferencesAreTakenAtTheSizeOfEachSet) {
       for (size_t i = 0; i < x.size(); ++i) x[i] *= sizes[i / 4 % 3];
       in.x = Tensor::from_vector(x, {3, 3, 4});
       for (const Gradient& one : derive(setting, in).gradients)
-        EXPECT_LE(one.difference, one.bound()) << one.name << (training ? "" : " in evaluation");
+        EXPECT_TRUE(holds(one.difference, one.bound))
+            << one.name << (training ? "" : " in evaluation");
     }
   }
   const Setting setting{.layer = Layer::layer_norm, .eps = 1};
   const Tensor x = Tensor::full({2, 3}, 0.1, {.dtype = DType::f64});
   for (const Gradient& one : derive(setting, {.x = x}).gradients)
-    EXPECT_LE(one.difference, one.bound()) << one.name;
+    EXPECT_TRUE(holds(one.difference, one.bound)) << one.name;
+  // Values that lie close together beside where y bends, and far from it.
+  struct Row {
+    Layer layer;
+    double eps;
+    std::vector<double> x;
+  };
+  const double close = 0.1 + 0.2, same = 1e-5;
+  for (const Row& row : {Row{Layer::rms_norm, 1e-5, {0.3, close}},
+                         {Layer::rms_norm, 1e-12, {same, same, same}},
+                         {Layer::rms_norm, 1e-5, {1e-8, 0.001, -0.001}},
+                         {Layer::layer_norm, 1e-5, {0.3, close}},
+                         {Layer::layer_norm, 1e-10, {0.3, 0.3, 0.3}},
+                         {Layer::softmax2d, 0, {0.3, close}},
+                         {Layer::softmax2d, 0, {-1e4, 0, 0.5}},
+                         {Layer::softmax2d, 0, {-1e9, 0, 0.5}},
+                         {Layer::softmax2d, 0, {-1e30, 0, 0.5}},
+                         {Layer::local_response_norm, 0, {0.3, close}}}) {
+    const Setting of_row{.layer = row.layer, .eps = row.eps};
+    const Shape shape = {1, std::ssize(row.x), 1, 1};
+    const Derivation d = derive(of_row, {.x = Tensor::from_vector(row.x, shape)});
+    const double scale = largest(d.step(of_row.is_norm() ? "direct" : "dx").value);
+    SCOPED_TRACE(concat(row.layer, " ", row.x[0]));
+    EXPECT_LE(d.gradients[0].difference, 1e-6 * scale);
+    EXPECT_TRUE(holds(d.gradients[0].difference, d.gradients[0].bound)) << d.gradients[0].bound;
+    EXPECT_LE(d.gradients[0].bound, 1e-5 * scale);
+  }
+  // Of parameters, too.
+  const Derivation parameters =
+      derive({.layer = Layer::layer_norm}, {.x = Tensor::from_vector<double>({1, 3, 2, 5}, {2, 2}),
+                                            .dy = {},
+                                            .gamma = Tensor::from_vector<double>({0.3, close}, {2}),
+                                            .beta = Tensor::full({2}, 1e6, {.dtype = DType::f64})});
+  for (const Gradient& one : parameters.gradients)
+    EXPECT_TRUE(holds(one.difference, one.bound)) << one.name << one.difference;
+}
+
+void expect_all_hold(const Derivation& d) {
+  for (const Step& one : d.steps) EXPECT_TRUE(holds(one.difference, one.bound)) << one.name;
+  for (const Gradient& one : d.gradients) EXPECT_TRUE(holds(one.difference, one.bound)) << one.name;
+  for (const Invariant& one : d.invariants) EXPECT_TRUE(one.holds()) << one.text;
+}
+
+// What x loses by lying far from 0 is no fault, nor is what underflows; and of small gradients the
+// bounds are as small.
+TEST(Derivation, BoundsAreThoseOfTheNumbers) {
+  for (const std::string_view name : kLayerNames) {
+    const Setting setting{.layer = parse_layer(name)};
+    const Inputs in = draw_inputs(setting, default_shape(setting), 3);
+    for (const double offset : {0.0, 1e4, 1e7, 1e9}) {
+      for (const double scale : {1e-6, 1e-2, 1.0, 1e6}) {
+        SCOPED_TRACE(concat(name, " + ", offset, ", times ", scale));
+        Inputs moved = in;
+        moved.x = (in.x + offset) * scale;
+        moved.dy = in.dy * 1e-8;
+        const Derivation d = derive(setting, moved);
+        expect_all_hold(d);
+        const bool saturated = setting.layer == Layer::softmax2d && scale > 1;  // dx is 0
+        if (offset > 0 || saturated) continue;
+        for (const Step& one : d.steps)
+          EXPECT_LE(one.bound, 1e-12 * largest(one.value)) << one.name;
+        for (const Gradient& one : d.gradients)
+          EXPECT_LE(one.bound, 1e-5 * largest(one.value)) << one.name;
+      }
+    }
+  }
+  const Setting single{.layer = Layer::rms_norm, .axes = 1};  // rows of one value
+  expect_all_hold(derive(single, draw_inputs(single, {1, 8, 1, 1}, 0)));
+  const Setting close{.layer = Layer::layer_norm};
+  expect_all_hold(derive(
+      close, {.x = Tensor::from_vector<double>({1, 2, 3, 6, 2, 2.5, 7, 1}, {2, 4}) * 0.01 + 1e7}));
+  const Setting loud{.layer = Layer::local_response_norm, .alpha = 1e300};
+  expect_all_hold(derive(loud, draw_inputs(loud, default_shape(loud), kExampleSeed)));
 }
 
 // A dy whose terms overflow: what is infinite proves nothing, as its bound is infinite, too.
 TEST(Derivation, WhatOverflowsDoesNotHold) {
-  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::softmax2d}) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
     const Setting setting{.layer = layer};
     Inputs in = draw_inputs(setting, {2, 4, 3}, 0);
     in.dy = Tensor::full({2, 4, 3}, 1.7e308, {.dtype = DType::f64});

@@ -132,18 +132,18 @@ TEST(LessonData, InputsOfOnesOwn) {
       cli::lesson_data(setting, {.x = Tensor::zeros({2, 4, 100}, {.dtype = DType::f64})}, 0));
 }
 
-// Checks hold for values of any size.
+// Checks hold for values of any size, and for those that lie far from 0.
 TEST(LessonData, LargeAndSmallValuesOfOnesOwn) {
   for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::batch_norm}) {
     const Setting setting{.layer = layer, .eps = 0};
     const Tensor x = explain::draw_inputs(setting, {4, 5}, 3).x;
-    for (const double scale : {1e-4, 1.0, 1e6}) {
+    for (const auto& [scale, offset] : {std::pair(1e-4, 0.0), {1.0, 0.0}, {1e6, 0.0}, {1.0, 1e8}}) {
       Tensor scaled = x.clone();
-      scaled.mul_(scale);
+      scaled.mul_(scale).add_(Tensor::full({1}, offset, x.options()));
       const json data = cli::lesson_data(setting, {.x = scaled}, 3);
       const json shown = variant_at(data["variants"], data["start"]);
       for (const json& check : shown["checks"])
-        EXPECT_TRUE(check["ok"].get<bool>()) << scale << check;
+        EXPECT_TRUE(check["ok"].get<bool>()) << scale << " + " << offset << check;
     }
   }
 }

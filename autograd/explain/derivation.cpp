@@ -1,6 +1,7 @@
 #include "autograd/explain/derivation.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "autograd/explain/steps.h"
 #include "autograd/gradcheck.h"
@@ -9,54 +10,70 @@
 namespace gradus::explain {
 namespace {
 
-// Of each value, how far those of its group lie from their mean, as a power of two; 1 where they
-// are all equal.
-Values spreads(const Values& values, const Members& groups) {
-  Values result(values.size(), 1);
-  for (const std::vector<size_t>& group : groups) {
-    const auto [least, most] = std::ranges::minmax(group, {}, [&](size_t i) { return values[i]; });
-    if (values[least] == values[most]) continue;
-    const double n = static_cast<double>(group.size());
-    double sum = 0, squares = 0;
-    for (const size_t i : group) sum += values[i];
-    for (const size_t i : group) squares += (values[i] - sum / n) * (values[i] - sum / n);
-    if (!(squares > 0)) continue;
-    for (const size_t i : group) result[i] = std::ldexp(1.0, std::ilogb(std::sqrt(squares / n)));
-  }
-  return result;
+// An input whose gradient is measured, and what is known of it.
+struct Moved {
+  Tensor Inputs::*which;
+  const Numbers& gradient;  // by the formula
+  Values scale;             // of each element, as in Motion
+  Values terms;             // of each element, as in Motion
+  Values loss_rounding;     // of each element: of the part of the loss that moving it changes
+};
+
+// How far x is moved. Rounding of the forward adds about 2^-53·max(scale, |x|)/h to what is
+// measured, in units of y over scale, and the neglected third derivative (h/scale)²: they balance
+// at the cube root. A linear y neglects nothing: the further, the better.
+double step_of(double x, double scale, double furthest) {
+  scale = std::max({std::numeric_limits<double>::min(), 0x1p-50 * std::abs(x), scale});
+  return std::min(scale * std::cbrt(0x1p-53 * std::max(1.0, std::abs(x) / scale)), furthest);
 }
 
-double largest_or_one(const Tensor& tensor) {
+double largest_or_one(const Values& values) {
   double largest = 1;
-  for (const double value : tensor.to_vector<double>())
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  for (const double value : values) largest = std::max(largest, std::abs(value));
   return largest;
 }
 
-// The forward's gradient by central differences, with respect to one of its inputs. Values of f64
-// are best moved by about 2^-17 of their spread, where rounding and the neglected third derivative
-// balance: of that of their set where y is not linear in them, since sets may differ by any factor.
-Tensor differences(const Setting& setting, const Inputs& inputs, const Layout& layout,
-                   Tensor Inputs::*which) {
-  Inputs moved = inputs;
-  Tensor& values = moved.*which;
-  values = values.clone();
-  const bool linear = which != &Inputs::x || setting.is_evaluation();
-  const std::vector<int64_t> one_group(static_cast<size_t>(values.numel()));
-  Values steps = spreads(values.to_vector<double>(),
-                         linear ? members_of(one_group, 1) : members_of(layout.set, layout.sets));
-  for (double& step : steps) step *= 0x1p-17;
-  return finite_differences([&] { return library_forward(setting, moved); }, values, inputs.dy,
-                            steps);
+// The forward's gradient by central differences, with respect to one of its inputs, beside the
+// backward's.
+void add_gradient(Derivation& out, std::string name, const Tensor& value, const Moved& moved) {
+  if (!value.defined()) return;
+  Inputs inputs = out.inputs;
+  Tensor& input = inputs.*moved.which;
+  input = input.clone();
+  const Values x = input.to_vector<double>(), right = value.to_vector<double>();
+  const double furthest = largest_or_one(x);
+  const Values h =
+      each(x.size(), [&](size_t i) { return step_of(x[i], moved.scale[i], furthest); });
+  const Tensor finite =
+      finite_differences([&] { return library_forward(out.setting, inputs); }, input, inputs.dy, h);
+  const Values measured = finite.to_vector<double>();
+  const Worst worst = worst_of(
+      each(x.size(), [&](size_t i) { return std::abs(right[i] - measured[i]); }),
+      each(x.size(), [&](size_t i) {
+        constexpr double kThirdDerivative = 16;  // more than that of any layer, in terms and scales
+        const double share = h[i] / moved.scale[i];
+        return allowance(moved.gradient[i]) + moved.loss_rounding[i] / h[i] +
+               kThirdDerivative * share * share * moved.terms[i];
+      }));
+  out.gradients.push_back({std::move(name), value, finite, worst.difference, worst.bound});
 }
 
-void add_gradient(Derivation& out, const Layout& layout, std::string name, const Tensor& value,
-                  Tensor Inputs::*which) {
-  if (!value.defined()) return;
-  const Tensor finite = differences(out.setting, out.inputs, layout, which);
-  const double difference =
-      largest_difference(value.to_vector<double>(), finite.to_vector<double>());
-  out.gradients.push_back({std::move(name), value, finite, difference});
+// Beside all gradients of the library.
+void add_gradients(Derivation& out, const Layout& layout, const Library& library,
+                   const Motion& motion) {
+  const Values dy = out.inputs.dy.to_vector<double>();
+  const Numbers terms =
+      each(dy.size(), [&](size_t i) { return Number(std::abs(dy[i]) * allowance(motion.y[i])); });
+  const Values of_sets = values_of(sum_over_sets(layout, terms));
+  add_gradient(out, "dx", library.dx,
+               {&Inputs::x, motion.dx, motion.scale, motion.terms,
+                each(dy.size(), [&](size_t i) { return of_sets[at(layout.set, i)]; })});
+  if (layout.params == 0) return;
+  const Values of_params = values_of(sum_over_params(layout, terms));
+  const Values linear(of_params.size(), INFINITY), none(of_params.size(), 0.0);
+  add_gradient(out, "dgamma", library.dgamma,
+               {&Inputs::gamma, motion.dgamma, linear, none, of_params});
+  add_gradient(out, "dbeta", library.dbeta, {&Inputs::beta, motion.dbeta, linear, none, of_params});
 }
 
 // The channels that the window of each channel and its mirrored window hold.
@@ -75,24 +92,6 @@ Tensor windows_of(const Setting& setting, int64_t c) {
 }
 
 }  // namespace
-
-void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
-                   const Values& bounds) {
-  Invariant worst{std::move(text), std::move(why), 0, 0};
-  double share = -1;
-  for (size_t s = 0; s < sums.size(); ++s) {
-    const double value = std::abs(sums[s]);
-    if (!std::isnan(share) && !(value / bounds[s] <= share)) {
-      share = value / bounds[s];
-      worst.value = value;
-      worst.bound = bounds[s];
-    }
-  }
-  out.invariants.push_back(worst);
-}
-
-double Step::bound() const { return 1e-9 * largest_or_one(value); }
-double Gradient::bound() const { return 1e-6 * largest_or_one(value); }
 
 const Step& Derivation::step(std::string_view name) const {
   const auto found = std::ranges::find(steps, name, &Step::name);
@@ -116,20 +115,12 @@ Derivation derive(const Setting& setting, Inputs inputs) {
   const Library library = run_library(setting, out.inputs);
   out.m = layout.m;
   out.sets = Tensor::from_vector(layout.set, out.inputs.x.shape());
-  switch (setting.layer) {
-    case Layer::local_response_norm:
-      out.windows = windows_of(setting, out.inputs.x.size(1));
-      derive_response(out, layout, library);
-      break;
-    case Layer::softmax2d:
-      derive_softmax(out, layout, library);
-      break;
-    default:
-      derive_norm(out, layout, library);
-  }
-  add_gradient(out, layout, "dx", library.dx, &Inputs::x);
-  add_gradient(out, layout, "dgamma", library.dgamma, &Inputs::gamma);
-  add_gradient(out, layout, "dbeta", library.dbeta, &Inputs::beta);
+  const bool response = setting.layer == Layer::local_response_norm;
+  if (response) out.windows = windows_of(setting, out.inputs.x.size(1));
+  add_gradients(out, layout, library,
+                response                            ? derive_response(out, layout, library)
+                : setting.layer == Layer::softmax2d ? derive_softmax(out, layout, library)
+                                                    : derive_norm(out, layout, library));
   out.half = half_note(setting, out.inputs, layout);
   return out;
 }

@@ -19,6 +19,17 @@ namespace gradus::explain {
 
 enum class Phase : uint8_t { forward, backward };
 
+// A difference is compared with its bound, which is what rounding, by the rules of rounding.h, may
+// make of these very numbers: it knows how far x lies from 0, and what cancels. One that is
+// infinite proves nothing.
+inline bool holds(double difference, double bound) {
+  return difference <= bound && std::isfinite(bound);
+}
+// The difference as a share of its bound, to find the worst of several; NaN where it is.
+inline double share_of(double difference, double bound) {
+  return std::isnan(difference) || std::isfinite(bound) ? difference / bound : INFINITY;
+}
+
 // One line of the derivation. `name` is the letter of the code:
 //   five norms  mu var rstd xhat y running_mean running_var | d m1 m2 direct mean projection dx
 //               dgamma dbeta          (rms_norm: no mu, m1, mean, dbeta; running: batch_norm)
@@ -35,8 +46,8 @@ struct Step {
   std::string why;      // one sentence
   Tensor value;
   std::string against = {};  // what gradus has of the same: "saved mean"; empty where nothing
-  double difference = 0;     // the largest difference from it
-  double bound() const;      // of it: 1e-9 of the largest value, or of 1
+  double difference = 0;     // from it, of the element where that is nearest to its bound
+  double bound = 0;
 };
 
 // A tensor that the forward keeps for the backward.
@@ -51,8 +62,8 @@ struct Gradient {
   std::string name;  // "dx", "dgamma", "dbeta"
   Tensor value;
   Tensor finite;
-  double difference;     // the largest between the two
-  double bound() const;  // of it: 1e-6 of the largest value, or of 1
+  double difference;  // between the two, of the element where it is nearest to its bound
+  double bound;       // what rounding of the forward, and the finite step, may make of it
 };
 
 // Something that holds for every set. value: the largest magnitude of what should be 0, at the set
@@ -62,7 +73,7 @@ struct Invariant {
   std::string why;
   double value;
   double bound;
-  bool holds() const { return value <= bound && std::isfinite(bound); }
+  bool holds() const { return explain::holds(value, bound); }
 };
 
 // What overflows in half precision, by example: f16 numbers as f64. Undefined tensors where

@@ -7,6 +7,11 @@
 namespace gradus::explain {
 namespace {
 
+Numbers exact(const Values& values) { return {values.begin(), values.end()}; }
+Values means(const Layout& layout, const Values& values) {
+  return values_of(mean_over_sets(layout, exact(values)));
+}
+
 Values rounded(const Values& values, DType dtype) {
   const Shape shape = {static_cast<int64_t>(values.size())};
   return Tensor::from_vector(values, shape).to(dtype).to_vector<double>();
@@ -15,7 +20,7 @@ Values rounded(const Values& values, DType dtype) {
 // x less the mean of its set where the layer takes that away.
 Values centre(const Setting& setting, const Layout& layout, Values x) {
   if (!setting.has_mean()) return x;
-  const Values mu = mean_over_sets(layout, x);
+  const Values mu = means(layout, x);
   for (size_t i = 0; i < x.size(); ++i) x[i] -= mu[at(layout.set, i)];
   return x;
 }
@@ -46,7 +51,7 @@ Values overflowing(const Setting& setting, const Layout& layout, Values x) {
 // y of the five norms with squares that were rounded to f16 before they were added.
 Values norm_wrong(const Setting& setting, const Inputs& in, const Layout& layout,
                   const Values& centred, const Values& squares) {
-  const Values var = mean_over_sets(layout, squares);
+  const Values var = means(layout, squares);
   const Values gamma = in.gamma.to_vector<double>();
   const Values beta = in.beta.defined() ? in.beta.to_vector<double>() : Values(gamma.size(), 0.0);
   return each(centred.size(), [&](size_t i) {
@@ -57,14 +62,15 @@ Values norm_wrong(const Setting& setting, const Inputs& in, const Layout& layout
 
 Values response_wrong(const Setting& o, const Values& x, const Values& squares,
                       const Shape& shape) {
-  const Values sums = window_sums(shape, o.size / 2, o.size - o.size / 2 - 1, squares);
+  const Values sums =
+      values_of(window_sums(shape, o.size / 2, o.size - o.size / 2 - 1, exact(squares)));
   return each(x.size(), [&](size_t i) {
     return x[i] * std::pow(o.k + o.alpha / static_cast<double>(o.size) * sums[i], -o.beta);
   });
 }
 
 Values softmax_wrong(const Values& exps, const Layout& layout) {
-  const Values total = sum_over_sets(layout, exps);
+  const Values total = values_of(sum_over_sets(layout, exact(exps)));
   return each(exps.size(), [&](size_t i) { return exps[i] / total[at(layout.set, i)]; });
 }
 

@@ -8,52 +8,56 @@ namespace {
 
 // The formula's values, by plain loops.
 struct NormValues {
-  Values x, dy, gamma, beta;  // as given
-  Values mu, var, rstd;       // per set
-  Values xhat, y, d;          // per element
-  Values m1, m2;              // per set
-  Values direct, mean, projection, dx;
+  Numbers x, dy, gamma, beta;  // as given
+  Numbers mu, var, rstd;       // per set
+  Numbers xhat, y, d;          // per element
+  Numbers m1, m2;              // per set
+  Numbers direct, mean, projection, dx;
+  Numbers dgamma, dbeta;  // per parameter
 };
 
-Values values_or(const Tensor& tensor, size_t count, double value) {
-  return tensor.defined() ? tensor.to_vector<double>() : Values(count, value);
+Numbers numbers_or(const Tensor& tensor, size_t count, double value) {
+  return tensor.defined() ? numbers_of(tensor) : Numbers(count, value);
 }
 
 NormValues compute(const Setting& setting, const Inputs& in, const Layout& layout) {
   NormValues v;
-  v.x = in.x.to_vector<double>();
-  v.dy = in.dy.to_vector<double>();
+  v.x = numbers_of(in.x);
+  v.dy = numbers_of(in.dy);
   const size_t count = v.x.size(), params = static_cast<size_t>(layout.params);
-  v.gamma = values_or(in.gamma, params, 1);
-  v.beta = values_or(in.beta, params, 0);
-  const auto set = [&](const Values& per_set, size_t i) { return per_set[at(layout.set, i)]; };
-  const auto param = [&](const Values& per_param, size_t i) {
+  v.gamma = numbers_or(in.gamma, params, 1);
+  v.beta = numbers_or(in.beta, params, 0);
+  const auto set = [&](const Numbers& per_set, size_t i) { return per_set[at(layout.set, i)]; };
+  const auto param = [&](const Numbers& per_param, size_t i) {
     return per_param[at(layout.param, i)];
   };
   if (setting.is_evaluation()) {
-    v.mu = in.running_mean.to_vector<double>();
-    v.var = in.running_var.to_vector<double>();
+    v.mu = numbers_of(in.running_mean);
+    v.var = numbers_of(in.running_var);
   } else {
     v.mu = setting.has_mean() ? mean_over_sets(layout, v.x)
-                              : Values(static_cast<size_t>(layout.sets), 0.0);
+                              : Numbers(static_cast<size_t>(layout.sets), 0.0);
     v.var = mean_over_sets(layout, each(count, [&](size_t i) {
-                             const double centred = v.x[i] - set(v.mu, i);
+                             const Number centred = v.x[i] - set(v.mu, i);
                              return centred * centred;
                            }));
   }
-  v.rstd = each(v.var.size(), [&](size_t s) { return 1 / std::sqrt(v.var[s] + setting.eps); });
+  v.rstd = each(v.var.size(), [&](size_t s) { return pow(v.var[s] + setting.eps, -0.5); });
   v.xhat = each(count, [&](size_t i) { return (v.x[i] - set(v.mu, i)) * set(v.rstd, i); });
   v.y = each(count, [&](size_t i) { return param(v.gamma, i) * v.xhat[i] + param(v.beta, i); });
   v.d = each(count, [&](size_t i) { return v.dy[i] * param(v.gamma, i); });
   v.m1 = mean_over_sets(layout, v.d);
   v.m2 = mean_over_sets(layout, each(count, [&](size_t i) { return v.d[i] * v.xhat[i]; }));
   v.direct = each(count, [&](size_t i) { return set(v.rstd, i) * v.d[i]; });
-  v.mean = each(count, [&](size_t i) { return -set(v.rstd, i) * set(v.m1, i); });
+  v.mean = each(count, [&](size_t i) {
+    return setting.has_mean() ? -set(v.rstd, i) * set(v.m1, i) : Number();
+  });
   v.projection = each(count, [&](size_t i) { return -set(v.rstd, i) * v.xhat[i] * set(v.m2, i); });
+  v.dgamma = sum_over_params(layout, each(count, [&](size_t i) { return v.dy[i] * v.xhat[i]; }));
+  v.dbeta = sum_over_params(layout, v.dy);
   v.dx = v.direct;
   if (setting.is_evaluation()) return v;
-  for (size_t i = 0; i < count; ++i)
-    v.dx[i] += (setting.has_mean() ? v.mean[i] : 0.0) + v.projection[i];
+  for (size_t i = 0; i < count; ++i) v.dx[i] += v.mean[i] + v.projection[i];
   return v;
 }
 
@@ -102,8 +106,8 @@ void add_forward(Derivation& out, const Layout& layout, const NormValues& v,
                   : "Learned scale and shift give back what normalizing took away.",
               library.y, "y");
   if (!library.running_mean.defined()) return;
-  const Values mean = out.inputs.running_mean.to_vector<double>(),
-               var = out.inputs.running_var.to_vector<double>();
+  const Numbers mean = numbers_of(out.inputs.running_mean),
+                var = numbers_of(out.inputs.running_var);
   const double m = static_cast<double>(layout.m);
   forward.add("running_mean", layout.per_set,
               each(mean.size(), [&](size_t k) { return 0.9 * mean[k] + 0.1 * v.mu[k]; }),
@@ -162,42 +166,30 @@ void add_backward(Derivation& out, const Layout& layout, const NormValues& v,
                  "x acts on y by itself and through the statistics of its set; the paths add up.",
                  library.dx, "dx");
   }
-  const Values products = each(v.dy.size(), [&](size_t i) { return v.dy[i] * v.xhat[i]; });
-  backward.add("dgamma", layout.per_param, sum_over_params(layout, products), "dgamma = Σ dy·xhat",
+  backward.add("dgamma", layout.per_param, v.dgamma, "dgamma = Σ dy·xhat",
                "A sum over all elements that share the gamma, over samples too; not divided by m.",
                library.dgamma, "dgamma");
   if (!library.dbeta.defined()) return;
-  backward.add("dbeta", layout.per_param, sum_over_params(layout, v.dy), "dbeta = Σ dy",
+  backward.add("dbeta", layout.per_param, v.dbeta, "dbeta = Σ dy",
                "A sum over all elements that share the beta.", library.dbeta, "dbeta");
 }
 
-void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, const Values& dx) {
+void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, const Numbers& dx) {
   if (out.setting.is_evaluation()) return;
-  // Of the terms, and of x in units of its spread: what mu loses of x, xhat has times rstd.
-  Values largest(static_cast<size_t>(layout.sets), 1e-300), reach(largest.size(), 1);
-  for (size_t i = 0; i < v.direct.size(); ++i) {
-    const size_t s = at(layout.set, i);
-    largest[s] = std::max(
-        {largest[s], std::abs(v.direct[i]), std::abs(v.mean[i]), std::abs(v.projection[i])});
-    reach[s] = std::max(reach[s], std::abs(v.x[i]) * v.rstd[s]);
-  }
-  const Values rounding = each(largest.size(), [&](size_t s) {
-    return rounding_bound(layout.m,
-                          largest[s] * reach[s] * std::sqrt(static_cast<double>(layout.m)));
-  });
-  const double m = static_cast<double>(layout.m);
   if (out.setting.has_mean()) {
     add_invariant(out, "Σ dx = 0 over each set",
                   "Adding one number to the whole set does not change y.",
-                  sum_over_sets(layout, dx), rounding);
+                  sum_over_sets(layout, dx));
+  }
+  Numbers sums =
+      sum_over_sets(layout, each(dx.size(), [&](size_t i) { return dx[i] * v.xhat[i]; }));
+  for (size_t s = 0; s < sums.size(); ++s) {
+    const Number cube = v.rstd[s] * v.rstd[s] * v.rstd[s];
+    const Number left = static_cast<double>(layout.m) * v.m2[s] * out.setting.eps * cube;
+    sums[s].error += std::abs(left.value) + left.error;
   }
   add_invariant(out, "Σ dx·xhat = 0 over each set, up to eps: m·m2·eps·rstd³",
-                "Stretching the whole set does not change y, but for the eps in the root.",
-                sum_over_sets(layout, each(dx.size(), [&](size_t i) { return dx[i] * v.xhat[i]; })),
-                each(rounding.size(), [&](size_t s) {
-                  const double cube = v.rstd[s] * v.rstd[s] * v.rstd[s];
-                  return std::abs(m * v.m2[s] * out.setting.eps * cube) + rounding[s];
-                }));
+                "Stretching the whole set does not change y, but for the eps in the root.", sums);
 }
 
 void add_notes(Derivation& out) {
@@ -232,7 +224,7 @@ void add_notes(Derivation& out) {
 
 }  // namespace
 
-void derive_norm(Derivation& out, const Layout& layout, const Library& library) {
+Motion derive_norm(Derivation& out, const Layout& layout, const Library& library) {
   const NormValues v = compute(out.setting, out.inputs, layout);
   add_forward(out, layout, v, library);
   add_backward(out, layout, v, library);
@@ -241,8 +233,20 @@ void derive_norm(Derivation& out, const Layout& layout, const Library& library) 
     out.saved.push_back({"mean", library.saved.mean, "One number per set."});
   out.saved.push_back({"rstd", library.saved.rstd, "One number per set."});
   out.saved.push_back({"gamma", out.inputs.gamma, "For d."});
-  add_invariants(out, layout, v, library.dx.to_vector<double>());
+  add_invariants(out, layout, v, with_library(v.dx, library.dx));
   add_notes(out);
+  const bool linear = out.setting.is_evaluation();
+  return {.y = v.y,
+          .dx = v.dx,
+          .dgamma = v.dgamma,
+          .dbeta = v.dbeta,
+          .scale = each(
+              v.x.size(),
+              [&](size_t i) { return linear ? INFINITY : 1 / v.rstd[at(layout.set, i)].value; }),
+          .terms = each(v.x.size(), [&](size_t i) {
+            return std::max({std::abs(v.direct[i].value), std::abs(v.mean[i].value),
+                             std::abs(v.projection[i].value)});
+          })};
 }
 
 }  // namespace gradus::explain

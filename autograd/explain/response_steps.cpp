@@ -6,56 +6,68 @@
 namespace gradus::explain {
 namespace {
 
-// Scaling a whole column scales y, but for k: Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom). Both
-// sides add up terms of dy·y and of that share of it; beta enlarges the rounding of denom.
-void add_scaling(Derivation& out, const Layout& layout, const Values& dx, const Values& products,
-                 const Values& denom) {
-  const Values x = out.inputs.x.to_vector<double>();
+// Scaling a whole column scales y, but for k: Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom).
+void add_scaling(Derivation& out, const Layout& layout, const Numbers& dx, const Numbers& products,
+                 const Numbers& squares, const Numbers& denom) {
+  const Numbers x = numbers_of(out.inputs.x);
   const Setting& o = out.setting;
-  Values terms(x.size()), sizes(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double share = 2 * o.beta * (denom[i] - o.k) / denom[i];
-    terms[i] = x[i] * dx[i] - products[i] * (1 - share);
-    sizes[i] = 2 * std::abs(products[i]) * (1 + share);
-  }
-  const Values sums = sum_over_sets(layout, terms), scales = sum_over_sets(layout, sizes);
+  const double scale = o.alpha / static_cast<double>(o.size);
   add_invariant(out, "Σ x·dx = Σ dy·y·(1 - 2·beta·(denom - k)/denom) over each column",
-                "Both say how far scaling the whole column moves the loss.", sums,
-                each(sums.size(), [&](size_t s) {
-                  return rounding_bound(layout.m * o.size, (1 + o.beta) * scales[s] + 1e-300);
-                }));
+                "Both say how far scaling the whole column moves the loss.",
+                sum_over_sets(layout, each(x.size(), [&](size_t i) {
+                                const Number share = 2 * o.beta * (scale * squares[i]) / denom[i];
+                                return x[i] * dx[i] - products[i] * (1 - share);
+                              })));
 }
 
 }  // namespace
 
-Values window_sums(const Shape& shape, int64_t below, int64_t above, const Values& values) {
+Numbers window_sums(const Shape& shape, int64_t below, int64_t above, const Numbers& values) {
   const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
   return each(values.size(), [&](size_t i) {
     const int64_t index = static_cast<int64_t>(i), k = index / s % c;
-    double sum = 0;
+    Sum sum;
     for (int64_t j = std::max<int64_t>(0, k - below); j <= std::min(c - 1, k + above); ++j)
-      sum += values[static_cast<size_t>(index + (j - k) * s)];
-    return sum;
+      sum.add(values[static_cast<size_t>(index + (j - k) * s)]);
+    return sum.total();
   });
 }
 
-void derive_response(Derivation& out, const Layout& layout, const Library& library) {
+namespace {
+
+// How far each x must move for a denominator that holds it to change by much, and its power.
+Values scale_of(const Setting& o, const Shape& shape, const Numbers& denom) {
+  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
+  const int64_t below = o.size / 2, above = o.size - below - 1;
+  return each(denom.size(), [&](size_t i) {
+    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
+    double least = INFINITY;
+    for (int64_t j = std::max<int64_t>(0, k - above); j <= std::min(c - 1, k + below); ++j)
+      least = std::min(least, denom[static_cast<size_t>(index + (j - k) * s)].value);
+    return std::sqrt(least / o.alpha * static_cast<double>(o.size)) / (1 + o.beta);
+  });
+}
+
+}  // namespace
+
+Motion derive_response(Derivation& out, const Layout& layout, const Library& library) {
   const Setting& o = out.setting;
   const Shape& shape = out.inputs.x.shape();
-  const Values x = out.inputs.x.to_vector<double>(), dy = out.inputs.dy.to_vector<double>();
+  const Numbers x = numbers_of(out.inputs.x), dy = numbers_of(out.inputs.dy);
   const size_t count = x.size();
   const double scale = o.alpha / static_cast<double>(o.size);
   const int64_t below = o.size / 2, above = o.size - below - 1;
-  const Values squares =
+  const Numbers squares =
       window_sums(shape, below, above, each(count, [&](size_t i) { return x[i] * x[i]; }));
-  const Values denom = each(count, [&](size_t i) { return o.k + scale * squares[i]; });
-  const Values power = each(count, [&](size_t i) { return std::pow(denom[i], -o.beta); });
-  const Values y = each(count, [&](size_t i) { return x[i] * power[i]; });
-  const Values direct = each(count, [&](size_t i) { return dy[i] * power[i]; });
-  const Values t = each(count, [&](size_t i) { return direct[i] * x[i] / denom[i]; });
-  const Values sum = window_sums(shape, above, below, t);
-  const Values neighbours =
+  const Numbers denom = each(count, [&](size_t i) { return o.k + scale * squares[i]; });
+  const Numbers power = each(count, [&](size_t i) { return pow(denom[i], -o.beta); });
+  const Numbers y = each(count, [&](size_t i) { return x[i] * power[i]; });
+  const Numbers direct = each(count, [&](size_t i) { return dy[i] * power[i]; });
+  const Numbers t = each(count, [&](size_t i) { return direct[i] * x[i] / denom[i]; });
+  const Numbers sum = window_sums(shape, above, below, t);
+  const Numbers neighbours =
       each(count, [&](size_t i) { return -2 * o.beta * scale * x[i] * sum[i]; });
+  const Numbers dx = each(count, [&](size_t i) { return direct[i] + neighbours[i]; });
 
   StepList forward(out, Phase::forward);
   forward.add("squares", shape, squares, "squares = Σ x² over the window",
@@ -78,15 +90,21 @@ void derive_response(Derivation& out, const Layout& layout, const Library& libra
                "which differs for even sizes.");
   backward.add("neighbours", shape, neighbours, "neighbours = -2·beta·alpha/size·x·sum",
                "The path through the denominators; the 2 is that of the square.");
-  backward.add("dx", shape, each(count, [&](size_t i) { return direct[i] + neighbours[i]; }),
-               "dx = direct + neighbours", "x acts through its own numerator and all denominators.",
-               library.dx, "dx");
+  backward.add("dx", shape, dx, "dx = direct + neighbours",
+               "x acts through its own numerator and all denominators.", library.dx, "dx");
   out.saved.push_back({"x", out.inputs.x, "The denominators are computed from it again."});
-  add_scaling(out, layout, library.dx.to_vector<double>(),
-              each(count, [&](size_t i) { return dy[i] * y[i]; }), denom);
+  add_scaling(out, layout, with_library(dx, library.dx),
+              each(count, [&](size_t i) { return dy[i] * y[i]; }), squares, denom);
   out.notes.push_back(
       "An even size reaches one channel further down than up; the mirrored window of the backward "
       "one further up than down.");
+  const Numbers sizes = each(count, [&](size_t i) { return Number(std::abs(direct[i].value)); });
+  return {.y = y,
+          .dx = dx,
+          .dgamma = {},
+          .dbeta = {},
+          .scale = scale_of(o, shape, denom),
+          .terms = values_of(window_sums(shape, above, below, sizes))};
 }
 
 }  // namespace gradus::explain

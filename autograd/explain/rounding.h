@@ -70,6 +70,10 @@ inline Number operator*(const Number& a, const Number& b) {
   return rounded(a.value * b.value,
                  std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error);
 }
+inline Number operator/(const Number& a, const Number& b) {
+  const double value = a.value / b.value, least = std::abs(b.value) - b.error;
+  return rounded(value, least > 0 ? (a.error + std::abs(value) * b.error) / least : INFINITY);
+}
 inline Number& operator+=(Number& a, const Number& b) { return a = a + b; }
 inline Number& operator*=(Number& a, const Number& b) { return a = a * b; }
 

@@ -64,13 +64,6 @@ Numbers product(const Numbers& a, const Numbers& b) {
 
 namespace {
 
-// Σ over the elements that share a gamma.
-Numbers sums_of_params(const Layout& layout, const Numbers& values) {
-  std::vector<Sum> sums(static_cast<size_t>(layout.params));
-  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.param, i)].add(values[i]);
-  return each(sums.size(), [&](size_t k) { return sums[k].total(); });
-}
-
 // [samples][params]: what each sample adds.
 std::vector<Numbers> sums_of_samples(const Problem& p, const Numbers& values) {
   std::vector<Numbers> sums(static_cast<size_t>(p.layout.samples),
@@ -106,7 +99,7 @@ void add_partial_sums(std::vector<SumCandidate>& out, const Problem& p, const Nu
 // Sums over all samples of what `values` holds per element, and the slips of summing.
 std::vector<SumCandidate> sum_candidates(const Problem& p, const Numbers& values,
                                          const std::string& name) {
-  const Numbers right = sums_of_params(p.layout, values);
+  const Numbers right = sum_over_params(p.layout, values);
   std::vector<SumCandidate> out{{Slip::none, "right", right}};
   add_partial_sums(out, p, values, name);
   out.push_back(
@@ -136,7 +129,7 @@ std::vector<SumCandidate> dgamma_candidates(const Problem& p,
   const Numbers xhat = normalized(p, s);
   std::vector<SumCandidate> out = sum_candidates(p, product(p.dy, xhat), "dgamma");
   const auto add = [&](Slip slip, std::string text, const Numbers& values) {
-    out.push_back({slip, std::move(text), sums_of_params(p.layout, values)});
+    out.push_back({slip, std::move(text), sum_over_params(p.layout, values)});
   };
   add(Slip::x_for_xhat, "it is Σ dy·x: x must be normalized first", product(p.dy, p.x));
   if (p.setting.has_mean()) {
@@ -157,7 +150,7 @@ std::vector<SumCandidate> dgamma_candidates(const Problem& p,
 std::vector<SumCandidate> dbeta_candidates(const Problem& p, const Statistics& own) {
   std::vector<SumCandidate> out = sum_candidates(p, p.dy, "dbeta");
   out.push_back({Slip::gamma_in_dgamma, "it is Σ dy·gamma: gamma does not belong into it",
-                 sums_of_params(p.layout, product(p.dy, p.gamma))});
+                 sum_over_params(p.layout, product(p.dy, p.gamma))});
   out.push_back({Slip::swapped, "it is dgamma: the two are swapped", dgamma_with(p, own)});
   return out;
 }
@@ -165,7 +158,7 @@ std::vector<SumCandidate> dbeta_candidates(const Problem& p, const Statistics& o
 }  // namespace
 
 Numbers dgamma_with(const Problem& p, const Statistics& statistics) {
-  return sums_of_params(p.layout, product(p.dy, normalized(p, statistics)));
+  return sum_over_params(p.layout, product(p.dy, normalized(p, statistics)));
 }
 
 Zoo zoo_of(const Problem& p) {

@@ -1,4 +1,5 @@
-// What the derivations of all layers share: plain loops over sets, and the list of steps.
+// What the derivations of all layers share: plain loops over sets, in numbers that carry what
+// rounding may add to them, and the list of steps.
 #pragma once
 
 #include <cmath>
@@ -6,6 +7,7 @@
 
 #include "autograd/explain/derivation.h"
 #include "autograd/explain/library.h"
+#include "autograd/explain/rounding.h"
 
 namespace gradus::explain {
 
@@ -29,25 +31,24 @@ inline Members members_of(const std::vector<int64_t>& group, int64_t count) {
   return members;
 }
 
-// Σ over the elements of each set, in their order; the same over those that share a gamma.
-inline Values sum_over_sets(const Layout& layout, const Values& values) {
-  Values sums(static_cast<size_t>(layout.sets));
-  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.set, i)] += values[i];
-  return sums;
+// Σ over the elements of each group, in their order: of the sets, or of those that share a gamma.
+Numbers sums_of(const Numbers& values, const std::vector<int64_t>& group, int64_t count);
+inline Numbers sum_over_sets(const Layout& layout, const Numbers& values) {
+  return sums_of(values, layout.set, layout.sets);
 }
-inline Values sum_over_params(const Layout& layout, const Values& values) {
-  Values sums(static_cast<size_t>(layout.params));
-  for (size_t i = 0; i < values.size(); ++i) sums[at(layout.param, i)] += values[i];
-  return sums;
+inline Numbers sum_over_params(const Layout& layout, const Numbers& values) {
+  return sums_of(values, layout.param, layout.params);
 }
-inline Values mean_over_sets(const Layout& layout, const Values& values) {
-  Values means = sum_over_sets(layout, values);
-  for (double& mean : means) mean /= static_cast<double>(layout.m);
+inline Numbers mean_over_sets(const Layout& layout, const Numbers& values) {
+  Numbers means = sum_over_sets(layout, values);
+  for (Number& mean : means) mean = mean / static_cast<double>(layout.m);
   return means;
 }
 
 // Σ over the channels from `below` below to `above` above each element, at its position.
-Values window_sums(const Shape& shape, int64_t below, int64_t above, const Values& values);
+Numbers window_sums(const Shape& shape, int64_t below, int64_t above, const Numbers& values);
+
+inline Numbers numbers_of(const Tensor& tensor) { return as_inputs(tensor.to_vector<double>()); }
 
 // The larger of the two; NaN where either is.
 inline double larger(double a, double b) { return a > b || std::isnan(a) ? a : b; }
@@ -59,37 +60,42 @@ inline double largest_difference(const Values& a, const Values& b) {
   return largest;
 }
 
+// The difference that is nearest to its bound, or furthest above; NaN before all others.
+struct Worst {
+  double difference = 0, bound = 0;
+};
+Worst worst_of(const Values& differences, const Values& bounds);
+
 // Collects steps: computes, remembers, compares.
 class StepList {
  public:
   StepList(Derivation& out, Phase phase) : out_(out), phase_(phase) {}
-  void add(std::string name, const Shape& shape, const Values& values, std::string formula,
-           std::string why, const Tensor& library = {}, std::string against = {}) {
-    const double difference =
-        library.defined() ? largest_difference(values, library.to_vector<double>()) : 0.0;
-    out_.steps.push_back({phase_, std::move(name), std::move(formula), std::move(why),
-                          Tensor::from_vector(values, shape), std::move(against), difference});
-  }
+  void add(std::string name, const Shape& shape, const Numbers& values, std::string formula,
+           std::string why, const Tensor& library = {}, std::string against = {});
 
  private:
   Derivation& out_;
   Phase phase_;
 };
 
-// `sums`, which should be 0 up to `bounds`, at the set where they are nearest to them.
-void add_invariant(Derivation& out, std::string text, std::string why, const Values& sums,
-                   const Values& bounds);
+// `sums`, which should be 0 up to their errors, at the set where they are nearest to that.
+void add_invariant(Derivation& out, std::string text, std::string why, const Numbers& sums);
+// A gradient as the library gives it, with what rounding may have added to it.
+Numbers with_library(const Numbers& right, const Tensor& library);
+
+// What finite differences of the forward are taken and judged by.
+struct Motion {
+  Numbers y;
+  Numbers dx, dgamma, dbeta;  // by the formula; empty where the layer has none
+  Values scale;  // of each x: a move of this size bends y; infinite where y is linear in it
+  Values terms;  // of each dx: the size of what adds up to it
+};
 
 // Each fills steps, saved, invariants and notes.
-void derive_norm(Derivation& out, const Layout& layout, const Library& library);
-void derive_response(Derivation& out, const Layout& layout, const Library& library);
-void derive_softmax(Derivation& out, const Layout& layout, const Library& library);
+Motion derive_norm(Derivation& out, const Layout& layout, const Library& library);
+Motion derive_response(Derivation& out, const Layout& layout, const Library& library);
+Motion derive_softmax(Derivation& out, const Layout& layout, const Library& library);
 
 HalfNote half_note(const Setting& setting, const Inputs& inputs, const Layout& layout);
-
-// How far rounding may take a sum of m terms that should cancel, the largest being `scale`.
-inline double rounding_bound(int64_t m, double scale) {
-  return 4 * static_cast<double>(m) * 0x1p-52 * scale;
-}
 
 }  // namespace gradus::explain

@@ -45,6 +45,7 @@ Json step_json(const explain::Step& step) {
   if (!step.against.empty()) {
     json["against"] = step.against;
     json["difference"] = number(step.difference);
+    json["bound"] = number(step.bound);
   }
   return json;
 }
@@ -78,7 +79,9 @@ Json explain_json(const explain::Derivation& d) {
     json["saved"].push_back(one);
   }
   for (const explain::Gradient& gradient : d.gradients) {
-    Json one{{"name", gradient.name}, {"difference", number(gradient.difference)}};
+    Json one{{"name", gradient.name},
+             {"difference", number(gradient.difference)},
+             {"bound", number(gradient.bound)}};
     put(one, "value", gradient.value);
     put(one, "finite", gradient.finite);
     json["gradients"].push_back(one);

@@ -4,9 +4,9 @@
 //    "size": 4, "alpha": 1.0, "beta": 0.75, "k": 1.0, "m": 6,
 //    "inputs": {"x": T, "dy": T, "gamma": T, "beta": T}, "sets": T, "windows": T,
 //    "steps": [{"phase": "forward", "name": "mu", "formula": "...", "why": "...", "value": T,
-//               "against": "saved mean", "difference": 0.0}],
+//               "against": "saved mean", "difference": 0.0, "bound": 1e-15}],
 //    "saved": [{"name": "x", "value": T, "why": "..."}],
-//    "gradients": [{"name": "dx", "value": T, "finite": T, "difference": 1e-10}],
+//    "gradients": [{"name": "dx", "value": T, "finite": T, "difference": 1e-10, "bound": 1e-8}],
 //    "invariants": [{"text": "...", "why": "...", "value": 0.0, "bound": 1e-15, "holds": true}],
 //    "notes": ["..."], "half": {"text": "...", "x": T, "squares": T, "wrong": T, "right": T}}
 //

@@ -13,9 +13,6 @@ namespace {
 
 using namespace explain;  // NOLINT: the names of a derivation's parts
 
-// Below this two numbers are equal in all digits that are printed.
-constexpr double kPrinted = 5e-6;
-
 // How many last axes a set of layer_norm or rms_norm runs over.
 int row_axes(const Derivation& d) { return d.inputs.gamma.rank(); }
 
@@ -53,6 +50,12 @@ std::string options_in_words(const Derivation& d) {
   text += fmt::format(", eps = {}", o.eps);
   if (o.has_running()) text += o.training ? ", training" : ", evaluation";
   return text;
+}
+
+std::string_view verdict(double difference, double bound) {
+  if (std::isnan(difference)) return "not finite";
+  if (!std::isfinite(bound)) return "cannot tell";
+  return holds(difference, bound) ? "equal" : "NOT EQUAL";
 }
 
 // The window of each channel, and the mirrored one, drawn.
@@ -104,12 +107,8 @@ void write_steps(TextPage& page, const Derivation& d, Phase phase) {
     page.paragraph(step.why);
     page.block("", grid(step.value));
     if (step.against.empty()) continue;
-    const bool equal = step.difference < std::max(kPrinted, step.bound());
-    const std::string_view verdict = std::isnan(step.difference) ? "not finite"
-                                     : equal                     ? "equal"
-                                                                 : "NOT EQUAL";
-    page.line(fmt::format("{}: gradus's {} (difference {})", verdict, step.against,
-                          magnitude(step.difference)));
+    page.line(fmt::format("{}: gradus's {} (difference {})", verdict(step.difference, step.bound),
+                          step.against, magnitude(step.difference)));
   }
 }
 
@@ -118,7 +117,9 @@ void write_checks(TextPage& page, const Derivation& d) {
   for (const Gradient& gradient : d.gradients) {
     page.step(gradient.name + " against central differences of the forward");
     page.block("", grids("by backward", gradient.value, "by differences", gradient.finite));
-    page.line(fmt::format("largest difference {}", magnitude(gradient.difference)));
+    page.line(fmt::format("{}: difference {}, at most {}",
+                          verdict(gradient.difference, gradient.bound),
+                          magnitude(gradient.difference), magnitude(gradient.bound)));
   }
   for (const Invariant& invariant : d.invariants) {
     page.step(invariant.text);

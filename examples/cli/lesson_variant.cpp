@@ -102,23 +102,25 @@ json checks_of(const Derivation& derivation) {
                       {"bound", rounded(invariant.bound)},
                       {"ok", invariant.holds()}});
   }
-  const explain::Step* worst = &derivation.steps.front();
+  const explain::Step* worst = nullptr;
+  double most = -1;
   for (const explain::Step& step : derivation.steps) {
-    const bool is_nan = std::isnan(worst->difference);
-    if (!is_nan && !(step.difference / step.bound() <= worst->difference / worst->bound()))
-      worst = &step;
+    const double share = explain::share_of(step.difference, step.bound);
+    if (step.against.empty() || std::isnan(most) || share <= most) continue;
+    worst = &step;
+    most = share;
   }
   checks.push_back({{"name", "these steps, by plain loops, beside gradus's own kernels"},
-                    {"why", "The difference of the step where it is largest."},
+                    {"why", "The difference that is nearest to what rounding may add."},
                     {"value", rounded(worst->difference)},
-                    {"bound", rounded(worst->bound())},
-                    {"ok", worst->difference <= worst->bound()}});
+                    {"bound", rounded(worst->bound)},
+                    {"ok", explain::holds(worst->difference, worst->bound)}});
   for (const explain::Gradient& gradient : derivation.gradients) {
     checks.push_back({{"name", gradient.name + " beside finite differences"},
                       {"why", "The loss, measured a little to both sides of each value."},
                       {"value", rounded(gradient.difference)},
-                      {"bound", rounded(gradient.bound())},
-                      {"ok", gradient.difference <= gradient.bound()}});
+                      {"bound", rounded(gradient.bound)},
+                      {"ok", explain::holds(gradient.difference, gradient.bound)}});
   }
   return checks;
 }
