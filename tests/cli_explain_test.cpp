@@ -72,6 +72,33 @@ TEST_F(CliExplain, WhatIsNotANumberIsNotEqual) {
   EXPECT_FALSE(contains(text, "-nan"));
 }
 
+// As the gradient of a mean over a batch is.
+TEST_F(CliExplain, SmallAndLargeTensorsHaveExponents) {
+  const auto text = [&](double scale) {
+    std::vector<double> x = {1, -2, 0, 6};
+    for (double& value : x) value *= scale;
+    nn::write_npy(dir_.path("x.npy"), DType::f64, {2, 2}, std::as_bytes(std::span(x)));
+    const std::string all = gradus({"explain", "rms_norm", "--values", "x.npy"}).out;
+    const size_t at = all.find("\nx\n");
+    return all.substr(at, all.find("\n\n", at) - at);
+  };
+  EXPECT_EQ(text(1),
+            "\nx\n"
+            "    [0]   1.00000 -2.00000\n"
+            "    [1]   0.00000  6.00000");
+  EXPECT_EQ(text(1e-4),
+            "\nx\n"
+            "    [0]   1.0000e-04 -2.0000e-04\n"
+            "    [1]   0.0000e+00  6.0000e-04");
+  EXPECT_EQ(text(1e7),
+            "\nx\n"
+            "    [0]   1.0000e+07 -2.0000e+07\n"
+            "    [1]   0.0000e+00  6.0000e+07");
+  EXPECT_TRUE(contains(text(1e4), "60000.0"));
+  EXPECT_TRUE(contains(gradus({"explain", "rms_norm", "--eps", "1e16"}).out, "1.0000e-08"))
+      << "rstd";
+}
+
 // Of a gradient by differences, too, which says whether it is equal.
 TEST_F(CliExplain, JudgesWhatLiesFarFromZeroByItsRounding) {
   const std::vector<double> x = {1, 2, 3, 6, 2, 2.5, 7, 1};

@@ -48,18 +48,36 @@ std::vector<std::string> cell_grid(const Shape& shape, const std::vector<std::st
 
 }  // namespace
 
-std::string digits(double value) {
+namespace {
+
+// Whether five decimals show hardly a digit of the largest value, or more digits than fit.
+bool needs_exponents(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  return largest != 0 && (largest < 0.01 || largest >= 1e5);
+}
+
+std::string digits(double value, bool exponents) {
   if (std::isnan(value)) return "nan";  // no -nan
+  if (exponents) return fmt::format("{:.4e}", value == 0 ? 0.0 : value);
   const std::string text = fmt::format("{:.{}f}", value, std::abs(value) < 1000 ? 5 : 1);
   if (text.find_first_not_of("-0.") == std::string::npos) return "0.00000";  // no -0.00000
   return text;
 }
 
-std::string magnitude(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
+}  // namespace
+
+std::string magnitude(double value) {
+  if (std::isnan(value)) return "nan";  // no -nan
+  return value == 0 ? "0" : fmt::format("{:.1e}", value);
+}
 
 std::vector<std::string> grid(const Tensor& tensor) {
+  const std::vector<double> values = tensor.to_vector<double>();
+  const bool exponents = needs_exponents(values);
   std::vector<std::string> cells;
-  for (const double value : tensor.to_vector<double>()) cells.push_back(digits(value));
+  for (const double value : values) cells.push_back(digits(value, exponents));
   return cell_grid(tensor.shape(), cells);
 }
 
