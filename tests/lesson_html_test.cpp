@@ -280,6 +280,21 @@ TEST(LessonInABrowser, WhatIsNotANumberIsShownAsSuchSlow) {
   EXPECT_NE(page.dom.find("class=\"text bad\""), std::string::npos);
 }
 
+TEST(LessonInABrowser, EpsIsShownAsItIsSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  for (const Layer layer : {Layer::layer_norm, Layer::batch_norm}) {
+    for (const auto& [eps, text] : {std::pair(0.25, "0.25)"), {1.5e-7, "1.5e\u22127)"}}) {
+      const Setting setting{.layer = layer, .eps = eps, .training = layer != Layer::batch_norm};
+      const LoadedPage page = Browser().load(lesson_page(setting), "cell=1&of=rstd");
+      expect_loaded(page);
+      const size_t at = page.dom.find("1/\u221a(");
+      ASSERT_NE(at, std::string::npos);
+      EXPECT_NE(page.dom.find(std::string(" + ") + text, at), std::string::npos)
+          << page.dom.substr(at, 300);
+    }
+  }
+}
+
 // A dx of 1e-6 is not 0 in the cells of its map.
 TEST(LessonInABrowser, SmallNumbersAreNotZeroSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
