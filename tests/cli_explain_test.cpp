@@ -170,6 +170,11 @@ TEST_F(CliExplain, ValuesOfAFile) {
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_TRUE(contains(result.out, "layer_norm of x [2,2]"));
   EXPECT_TRUE(contains(result.out, "     1.50000 5.50000\n"));
+  nn::write_npy(dir_.path("row.npy"), DType::f32, {4}, std::as_bytes(std::span(x)));
+  EXPECT_TRUE(contains(gradus({"explain", "rms_norm", "--values", "row.npy"}).out,
+                       "rms_norm of x [1,4], axes = 1"));
+  expect_failure(gradus({"explain", "batch_norm", "--values", "row.npy"}), 1,
+                 {"expected x of 2 to 5 axes, got shape [4]"});
   expect_failure(gradus({"explain", "layer_norm", "--values", "y.npy"}), 1, {"y.npy"});
   expect_failure(gradus({"explain", "layer_norm", "--values", "x.npy", "--shape", "2,2"}), 2,
                  {"--shape excludes --values"});

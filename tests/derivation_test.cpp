@@ -353,6 +353,14 @@ TEST(Derivation, InputsAreDrawnTheSameAgainAndChecked) {
   EXPECT_ERROR(draw_inputs(setting, {2, 3, 3}, 0), ErrorCode::invalid_argument, "group_norm",
                "do not fall into 2 groups");
   EXPECT_ERROR(draw_inputs(setting, {2, 0, 3}, 0), ErrorCode::invalid_argument, "empty");
+  const auto draw = [](Layer layer, const Shape& shape) {
+    return draw_inputs({.layer = layer}, shape, 0);
+  };
+  EXPECT_ERROR(draw(Layer::layer_norm, {4}), ErrorCode::invalid_argument,
+               "expected x of 2 to 8 axes, got shape [4]");
+  EXPECT_ERROR(draw(Layer::softmax2d, {2, 3}), ErrorCode::invalid_argument, "3 to 5 axes");
+  EXPECT_ERROR(draw(Layer::batch_norm, {2, 3, 1, 1, 1, 1}), ErrorCode::invalid_argument,
+               "2 to 5 axes");
   EXPECT_ERROR(derive(setting, {.x = a.x.to(DType::f32)}), ErrorCode::invalid_argument, "f64");
   EXPECT_ERROR(derive(setting, {.x = a.x, .dy = a.gamma}), ErrorCode::invalid_argument, "dy");
   EXPECT_ERROR(derive(setting, {.x = Tensor::full({2, 4, 3}, NAN, {.dtype = DType::f64})}),

@@ -36,8 +36,9 @@ Shape row_shape(const Setting& setting, const Shape& x) {
 void check_shape(const Setting& setting, const Shape& x) {
   const std::string_view op = to_string(setting.layer);
   const int least = setting.layer == Layer::softmax2d ? 3 : 2;
-  check(x.rank() >= least && x.rank() <= (setting.is_row_norm() ? kMaxRank : 5), op,
-        "cannot explain a tensor of shape ", x);
+  const int most = setting.is_row_norm() ? kMaxRank : 5;
+  check(x.rank() >= least && x.rank() <= most, op, "expected x of ", least, " to ", most,
+        " axes, got shape ", x);
   check(checked_numel(x, op) > 0, op, "there is nothing to explain in an empty tensor, ", x);
   check(setting.layer != Layer::group_norm || (setting.groups > 0 && x[1] % setting.groups == 0),
         op, "the ", x[1], " channels of ", x, " do not fall into ", setting.groups, " groups");

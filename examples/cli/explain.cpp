@@ -189,7 +189,10 @@ CLI::Option* add_files(CLI::App& command, const char* name, std::vector<std::str
 // What is explained, or judged; returns --check.
 CLI::Option* add_input_options(CLI::App& command, ExplainOptions& o) {
   CLI::Option* shape =
-      command.add_option("--shape", o.shape, "Of x: N,C or N,C,H,W, for example 2,4,3")
+      command
+          .add_option("--shape", o.shape,
+                      "Of x: N,C,H,W or another of 2 to 5 axes, such as 2,4,3 (softmax2d: 3 to 5, "
+                      "layer_norm and rms_norm: 2 to 8)")
           ->type_name("N,C,...")
           ->check(check_shape);
   command.add_option("--seed", o.seed, "Of what is not given")

@@ -145,6 +145,8 @@ Inputs inputs_of(const Arrays& arrays, const Setting& setting) {
   check(x != arrays.end(), "explain", "the files hold no x");
   Inputs inputs;
   inputs.x = x->second.to(DType::f64);
+  if (setting.is_row_norm() && inputs.x.rank() == 1)  // one row
+    inputs.x = inputs.x.reshape({1, inputs.x.size(0)});
   const Shape params = explain::layout_of(setting, inputs.x.shape()).per_param;
   inputs.dy = taken(arrays, "dy", inputs.x.shape());
   inputs.gamma = taken(arrays, "gamma", params);
