@@ -223,5 +223,31 @@ TEST_F(CliExplainCheck, GammaOfTheLastAxis) {
   EXPECT_EQ(check("layer_norm", {"--axes", "1"}).status, 0);
 }
 
+// Without gamma only the values tell what a row is.
+TEST_F(CliExplainCheck, SaysWithWhichAxesItIsRight) {
+  claim({"layer_norm", "--shape", "2,3,5", "--axes", "1"});
+  const std::vector<double> ones(5, 1);
+  set("gamma", ones, {5});
+  nn::write_npz(dir_.path("ones.npz"), arrays);
+  ASSERT_EQ(gradus({"explain", "layer_norm", "--values", "ones.npz", "--json", "ones.json"}).status,
+            0);
+  const Json gradients = Json::parse(read_text(dir_.path("ones.json"))).at("gradients");
+  const std::vector<double> dx = gradients.at(0).at("value").at("values");
+  set("dx", dx, {2, 3, 5});
+  for (const char* name : {"axes", "gamma", "beta", "dgamma", "dbeta"}) arrays.erase(name);
+  const ProcessResult result = check("layer_norm");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(contains(result.out, "dx: WRONG, unknown")) << result.out;
+  EXPECT_TRUE(contains(result.out, "\nIt is right with --axes 1.\n")) << result.out;
+  EXPECT_EQ(check("layer_norm", {"--axes", "1"}).status, 0);
+  EXPECT_FALSE(contains(check("layer_norm", {"--axes", "3"}).out, "right with --axes"));
+  for (const char* name : {"x", "dy", "dx"}) arrays.at(name).shape = {6, 5, 1};
+  EXPECT_EQ(check("layer_norm").status, 0) << "rows of the same values";
+  set("eps", {0}, {});
+  const ProcessResult other = check("layer_norm");  // no row of one value can be right
+  EXPECT_EQ(other.status, 1);
+  EXPECT_EQ(other.err, "");
+}
+
 }  // namespace
 }  // namespace gradus

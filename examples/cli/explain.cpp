@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "autograd/explain/derivation.h"
+#include "core/error.h"
 #include "examples/cli/commands.h"
 #include "examples/cli/explain_arrays.h"
 #include "examples/cli/explain_json.h"
@@ -90,6 +91,24 @@ void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
     if (arrays.contains(name)) fmt::print("{} is taken from the option, not the files\n", name);
 }
 
+// With how many last axes as a row the gradients are right; 0 where none. It is open where neither
+// an option nor the shape of a parameter says it.
+int axes_that_fit(const ExplainOptions& o, const Arrays& arrays) {
+  const int rank = arrays.at("x").rank();
+  bool open = o.setting.is_row_norm() && rank > 2 && o.setting.axes == 0;
+  for (const char* name : {"gamma", "beta", "dgamma", "dbeta"})
+    open = open && !arrays.contains(name);
+  for (int axes = 1; open && axes <= rank; ++axes) {
+    Setting other = o.setting;
+    other.axes = axes;
+    try {
+      if (explain::diagnose(other, inputs_of(arrays, other), claim_of(arrays)).right()) return axes;
+    } catch (const Error&) {  // without eps, a row of one element has no gradient
+    }
+  }
+  return 0;
+}
+
 // Judges the gradients of the files; the exit status says whether they are right.
 int run_check(ExplainOptions o) {
   const Arrays arrays = read_arrays(o.check, o.setting.layer);
@@ -105,6 +124,8 @@ int run_check(ExplainOptions o) {
   print_defaults(o, arrays);
   std::istringstream text(diagnosis.text());
   for (std::string line; std::getline(text, line);) fmt::print("{}\n", wrapped(line, 80, "  "));
+  const int axes = diagnosis.right() ? 0 : axes_that_fit(o, arrays);
+  if (axes > 0) fmt::print("It is right with --axes {}.\n", axes);
   if (proposes && (diagnosis.right() || !diagnosis.is_named()) && o.save.empty())
     fmt::print("--save FILE writes one.\n");
   const bool unknown = std::ranges::any_of(diagnosis.findings, [](const explain::Finding& one) {
