@@ -99,6 +99,12 @@ TEST_F(CliExplain, SmallAndLargeTensorsHaveExponents) {
       << "rstd";
 }
 
+TEST_F(CliExplain, RefusesAVarianceOfZeroWithoutEps) {
+  expect_failure(gradus({"explain", "layer_norm", "--eps", "0", "--shape", "2,1"}), 1,
+                 {"the variance of set 0 is 0, and so is eps"});
+  EXPECT_EQ(gradus({"explain", "layer_norm", "--eps", "0"}).status, 0);
+}
+
 // Of a gradient by differences, too, which says whether it is equal.
 TEST_F(CliExplain, JudgesWhatLiesFarFromZeroByItsRounding) {
   const std::vector<double> x = {1, 2, 3, 6, 2, 2.5, 7, 1};

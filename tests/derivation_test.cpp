@@ -344,6 +344,26 @@ TEST(Derivation, NanIsNeitherEqualNorDoesItHold) {
   for (const Invariant& one : d.invariants) EXPECT_FALSE(one.holds()) << one.text;
 }
 
+// Also where rounding gives a variance to equal values.
+TEST(Derivation, NoVarianceAndNoEpsCanBeRefused) {
+  const auto check = [](Layer layer, const std::vector<double>& x, double eps) {
+    const Setting setting{.layer = layer, .eps = eps};
+    check_variance(setting, complete(setting, {.x = Tensor::from_vector(x, {2, 3})}, 0));
+  };
+  EXPECT_ERROR(check(Layer::layer_norm, {1, 2, 3, 0.1, 0.1, 0.1}, 0), ErrorCode::invalid_argument,
+               "the variance of set 1 is 0, and so is eps");
+  EXPECT_ERROR(check(Layer::rms_norm, {0, 0, 0, 1, 2, 3}, 0), ErrorCode::invalid_argument,
+               "the mean square of set 0 is 0");
+  EXPECT_NO_THROW(check(Layer::rms_norm, {1, 1, 1, 1, 2, 3}, 0));
+  EXPECT_NO_THROW(check(Layer::layer_norm, {1, 1, 1, 1, 1, 1}, 1e-5));
+  Setting evaluation{.layer = Layer::batch_norm, .eps = 0, .training = false};
+  Inputs in = draw_inputs(evaluation, {2, 3}, 0);
+  EXPECT_NO_THROW(check_variance(evaluation, in));
+  in.running_var = Tensor::from_vector<double>({1, 0, 1}, {3});
+  EXPECT_ERROR(check_variance(evaluation, in), ErrorCode::invalid_argument,
+               "the variance of set 1 is 0");
+}
+
 TEST(Derivation, InputsAreDrawnTheSameAgainAndChecked) {
   const Setting setting{.layer = Layer::group_norm, .groups = 2};
   const Inputs a = draw_inputs(setting, {2, 4, 3}, 5), b = draw_inputs(setting, {2, 4, 3}, 5);

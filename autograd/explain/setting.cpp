@@ -156,6 +156,29 @@ void check_finite(const Setting& setting, std::string_view what, const Tensor& t
         " holds infinities or NaN, from which nothing can be told");
 }
 
+void check_variance(const Setting& setting, const Inputs& inputs) {
+  if (!setting.is_norm() || setting.eps > 0) return;
+  const Layout layout = layout_of(setting, inputs.x.shape());
+  // Of each set: by how much its x differ, which says of equal ones what a rounded variance does
+  // not.
+  std::vector<double> spread(static_cast<size_t>(layout.sets));
+  std::vector<double> first(spread.size(), setting.has_mean() ? NAN : 0.0);
+  if (setting.is_evaluation()) {
+    spread = inputs.running_var.to_vector<double>();
+  } else {
+    const std::vector<double> x = inputs.x.to_vector<double>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto set = static_cast<size_t>(layout.set[i]);
+      if (std::isnan(first[set])) first[set] = x[i];
+      spread[set] = std::max(spread[set], std::abs(x[i] - first[set]));
+    }
+  }
+  const auto constant = std::ranges::find(spread, 0.0);
+  check(constant == spread.end(), to_string(setting.layer), "the ",
+        setting.has_mean() ? "variance" : "mean square", " of set ", constant - spread.begin(),
+        " is 0, and so is eps: rstd is infinite, from which nothing can be told");
+}
+
 Inputs complete(const Setting& setting, Inputs inputs, uint64_t seed) {
   check(inputs.x.defined(), to_string(setting.layer), "there is no x");
   const Shape& shape = inputs.x.shape();

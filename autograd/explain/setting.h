@@ -79,6 +79,9 @@ inline constexpr uint64_t kExampleSeed = 7;
 // Throws for a tensor, if it is defined, that is not finite.
 void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor);
 
+// Throws for a set whose variance is 0, of complete inputs, where eps is 0, too.
+void check_variance(const Setting& setting, const Inputs& inputs);
+
 // Draws what is undefined, in tenths, so that it can be typed elsewhere: no gamma equals another's
 // neighbour, no upstream is constant, running statistics are not those of x. Checks what is given:
 // f64, shapes, finite. Only x must be defined.

@@ -145,6 +145,7 @@ int run_explain(ExplainOptions o) {
   o.setting.layer = explain::parse_layer(o.layer);
   if (!o.check.empty()) return run_check(o);
   const Inputs inputs = make_inputs(o);
+  explain::check_variance(o.setting, inputs);
   const explain::Derivation derivation = explain::derive(o.setting, inputs);
   std::string written;
   write_file(o.markdown, written, [&](const std::string& path) {
