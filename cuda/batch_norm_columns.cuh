@@ -169,7 +169,7 @@ struct BatchNormWritePlace {
 // grid    a block per group of rows and channels
 // passes  1 moments (x read), 2 finish (per channel), 3 this one (x read, y written); evaluation:
 //         this one alone. x is on its way while the first two end: whoever wrote it has ended,
-//         since the first one starts the second, and that one this one, only after it has waited.
+//         since they and this one start only after every block of the first has waited.
 //         Loads are given up last where x does not fit L2 (bench/log_batch_norm.md).
 // smem    the terms of the block's channels
 // bytes   fewest 2Eb; 3Eb in training when x does not fit L2

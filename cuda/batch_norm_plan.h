@@ -253,8 +253,8 @@ constexpr int batch_norm_sum_width(int width) { return width == 1 ? 1 : width / 
 
 // together: rows that a thread loads together.
 inline BatchNormColumns plan_batch_norm_columns(int64_t m, int64_t c, int width, int together) {
-  // On an H100 all are at work at once; fewer where each would have little to do, since the chunks
-  // are added up by few threads.
+  // On an H100 all are at work at once; fewer where each would have little to do, since chunks take
+  // time to be added up.
   constexpr int64_t kBlocks = 132 * kColumnBlocks;
   BatchNormColumns plan{.m = m, .c = c};
   const int64_t vectors = ceil_div(c, width);

@@ -94,9 +94,9 @@ class Module {
   Module(Module&&) = default;
   Module& operator=(Module&&) = default;
 
-  // forward(x). A gradus::Error thrown inside gets the caller's name for this module in front:
-  // "0.conv2d: ...". Threads may share a module for forwards that change nothing in it, as
-  // evaluation does.
+  // forward(x). A gradus::Error thrown inside gets the caller's name for this module in front,
+  // "0.conv2d: ...": of several names, one after the other as its calls follow each other. Threads
+  // may share a module for forwards that change nothing in it, as evaluation does.
   Tensor operator()(const Tensor& x);
 
   virtual std::string_view kind() const = 0;  // "Conv2d"

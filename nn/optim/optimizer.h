@@ -25,7 +25,7 @@ class Optimizer {
   // them. Enqueues only, unless other parameters have gradients than in the step before: it may be
   // captured after an eager step of the same ones. One that throws, as for want of memory, is not
   // counted and may be tried again. What it had changed by then stays: parameters of the dtypes
-  // that came first, Muon's momentum.
+  // that came first, Muon's momentum; graphs of before count all of them as changed.
   void step();
   void zero_grad();  // forgets the gradients, so that the next backward writes and does not add
 
@@ -46,8 +46,8 @@ class Optimizer {
   Device device() const { return step_.device(); }
 
   virtual std::string_view name() const = 0;  // "sgd"
-  // Copies, on the host, of everything that later steps depend on beside the parameters: "step",
-  // "lr", "schedule", "momentum_buffer.0.weight", ...
+  // Waits for the device. Copies, on the host, of everything that later steps depend on beside the
+  // parameters: "step", "lr", "schedule", "momentum_buffer.0.weight", ...
   std::vector<NamedTensor> state() const;
   // Takes back what state() gave, on any device and in any order. Throws invalid_argument naming
   // the first difference and changes nothing then.
@@ -57,7 +57,7 @@ class Optimizer {
   virtual std::string settings() const = 0;
 
  protected:
-  Optimizer(std::vector<NamedTensor> parameters, double lr);  // checks both
+  Optimizer(std::vector<NamedTensor> parameters, double lr);  // checks both; names differ
 
   // Updates the parameters `active`, by index; grads[i] is dense in the format of parameter i.
   virtual void update(const std::vector<size_t>& active, const std::vector<Tensor>& grads) = 0;
