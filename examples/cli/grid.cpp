@@ -46,10 +46,6 @@ std::vector<std::string> cell_grid(const Shape& shape, const std::vector<std::st
   return lines;
 }
 
-}  // namespace
-
-namespace {
-
 // Whether five decimals show hardly a digit of the largest value, or more digits than fit.
 bool needs_exponents(const std::vector<double>& values) {
   double largest = 0;
