@@ -344,7 +344,7 @@ TEST(Derivation, NanIsNeitherEqualNorDoesItHold) {
   for (const Invariant& one : d.invariants) EXPECT_FALSE(one.holds()) << one.text;
 }
 
-// Also where rounding gives a variance to equal values.
+// Also where rounding gives a variance to equal values, or takes it from others.
 TEST(Derivation, NoVarianceAndNoEpsCanBeRefused) {
   const auto check = [](Layer layer, const std::vector<double>& x, double eps) {
     const Setting setting{.layer = layer, .eps = eps};
@@ -354,6 +354,8 @@ TEST(Derivation, NoVarianceAndNoEpsCanBeRefused) {
                "the variance of set 1 is 0, and so is eps");
   EXPECT_ERROR(check(Layer::rms_norm, {0, 0, 0, 1, 2, 3}, 0), ErrorCode::invalid_argument,
                "the mean square of set 0 is 0");
+  EXPECT_ERROR(check(Layer::layer_norm, {1, 2, 3, 1e-170, 2e-170, 4e-170}, 0),
+               ErrorCode::invalid_argument, "the variance of set 1 is 0");
   EXPECT_NO_THROW(check(Layer::rms_norm, {1, 1, 1, 1, 2, 3}, 0));
   EXPECT_NO_THROW(check(Layer::layer_norm, {1, 1, 1, 1, 1, 1}, 1e-5));
   Setting evaluation{.layer = Layer::batch_norm, .eps = 0, .training = false};

@@ -159,8 +159,8 @@ void check_finite(const Setting& setting, std::string_view what, const Tensor& t
 void check_variance(const Setting& setting, const Inputs& inputs) {
   if (!setting.is_norm() || setting.eps > 0) return;
   const Layout layout = layout_of(setting, inputs.x.shape());
-  // Of each set: by how much its x differ, which says of equal ones what a rounded variance does
-  // not.
+  // Of each set: the largest square of what its x differ by, which says of equal ones, and of those
+  // whose squares are too small for f64, what a rounded variance does not.
   std::vector<double> spread(static_cast<size_t>(layout.sets));
   std::vector<double> first(spread.size(), setting.has_mean() ? NAN : 0.0);
   if (setting.is_evaluation()) {
@@ -170,7 +170,8 @@ void check_variance(const Setting& setting, const Inputs& inputs) {
     for (size_t i = 0; i < x.size(); ++i) {
       const auto set = static_cast<size_t>(layout.set[i]);
       if (std::isnan(first[set])) first[set] = x[i];
-      spread[set] = std::max(spread[set], std::abs(x[i] - first[set]));
+      const double difference = x[i] - first[set];
+      spread[set] = std::max(spread[set], difference * difference);
     }
   }
   const auto constant = std::ranges::find(spread, 0.0);
