@@ -243,10 +243,24 @@ TEST_F(CliExplainCheck, SaysWithWhichAxesItIsRight) {
   EXPECT_FALSE(contains(check("layer_norm", {"--axes", "3"}).out, "right with --axes"));
   for (const char* name : {"x", "dy", "dx"}) arrays.at(name).shape = {6, 5, 1};
   EXPECT_EQ(check("layer_norm").status, 0) << "rows of the same values";
+  std::vector<double> x = values("x");
+  std::fill_n(x.begin(), 2, 1.0);
+  set("x", x, {3, 5, 2});
+  for (const char* name : {"dy", "dx"}) arrays.at(name).shape = {3, 5, 2};
   set("eps", {0}, {});
-  const ProcessResult other = check("layer_norm");  // no row of one value can be right
+  const ProcessResult other = check("layer_norm");  // a row of equal values has no gradient
   EXPECT_EQ(other.status, 1);
   EXPECT_EQ(other.err, "");
+}
+
+// A forgotten gradient is right for rows of one element, which nobody meant.
+TEST_F(CliExplainCheck, ApprovesNoZerosWithOtherAxes) {
+  claim({"layer_norm", "--shape", "4,3,1", "--axes", "2"});
+  for (const char* name : {"axes", "gamma", "beta", "dgamma", "dbeta"}) arrays.erase(name);
+  set("dx", std::vector<double>(12, 0), {4, 3, 1});
+  const ProcessResult result = check("layer_norm");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_FALSE(contains(result.out, "right with --axes")) << result.out;
 }
 
 }  // namespace

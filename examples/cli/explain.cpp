@@ -91,6 +91,19 @@ void print_defaults(const ExplainOptions& o, const Arrays& arrays) {
     if (arrays.contains(name)) fmt::print("{} is taken from the option, not the files\n", name);
 }
 
+// Whether rows over so many last axes make the gradients right. Those of rows of one element say
+// nothing: their dx is 0 whatever one wrote.
+bool are_right_with(Setting setting, int axes, const Arrays& arrays) {
+  setting.axes = axes;
+  if (explain::layout_of(setting, arrays.at("x").shape()).m == 1) return false;
+  try {
+    return explain::diagnose(setting, inputs_of(arrays, setting), claim_of(arrays)).right();
+  } catch (const Error& error) {  // without eps, a row of equal elements has no gradient
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
 // With how many last axes as a row the gradients are right; 0 where none. It is open where neither
 // an option nor the shape of a parameter says it.
 int axes_that_fit(const ExplainOptions& o, const Arrays& arrays) {
@@ -98,14 +111,8 @@ int axes_that_fit(const ExplainOptions& o, const Arrays& arrays) {
   bool open = o.setting.is_row_norm() && rank > 2 && o.setting.axes == 0;
   for (const char* name : {"gamma", "beta", "dgamma", "dbeta"})
     open = open && !arrays.contains(name);
-  for (int axes = 1; open && axes <= rank; ++axes) {
-    Setting other = o.setting;
-    other.axes = axes;
-    try {
-      if (explain::diagnose(other, inputs_of(arrays, other), claim_of(arrays)).right()) return axes;
-    } catch (const Error&) {  // without eps, a row of one element has no gradient
-    }
-  }
+  for (int axes = 1; open && axes <= rank; ++axes)
+    if (are_right_with(o.setting, axes, arrays)) return axes;
   return 0;
 }
 
