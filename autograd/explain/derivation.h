@@ -21,14 +21,20 @@ enum class Phase : uint8_t { forward, backward };
 
 // A difference is compared with its bound, which is what rounding, by the rules of rounding.h, may
 // make of these very numbers: it knows how far x lies from 0, and what cancels. One that is
-// infinite proves nothing.
-inline bool holds(double difference, double bound) {
-  return difference <= bound && std::isfinite(bound);
+// infinite proves nothing: neither that it holds, nor that it does not. From good to bad:
+enum class Verdict : uint8_t { holds, unknown, fails, not_finite };
+inline Verdict verdict_of(double difference, double bound) {
+  if (std::isnan(difference)) return Verdict::not_finite;
+  if (!std::isfinite(bound)) return Verdict::unknown;
+  return difference <= bound ? Verdict::holds : Verdict::fails;
 }
-// The difference as a share of its bound, to find the worst of several; NaN where it is.
-inline double share_of(double difference, double bound) {
-  return std::isnan(difference) || std::isfinite(bound) ? difference / bound : INFINITY;
-}
+
+// The one with the worst verdict, and of these the one that is nearest to its bound, or furthest
+// above.
+struct Worst {
+  double difference = 0, bound = 0;
+};
+Worst worst_of(const std::vector<double>& differences, const std::vector<double>& bounds);
 
 // One line of the derivation. `name` is the letter of the code:
 //   five norms  mu var rstd xhat y running_mean running_var | d m1 m2 direct mean projection dx
@@ -48,6 +54,7 @@ struct Step {
   std::string against = {};  // what gradus has of the same: "saved mean"; empty where nothing
   double difference = 0;     // from it, of the element where that is nearest to its bound
   double bound = 0;
+  Verdict verdict() const { return verdict_of(difference, bound); }
 };
 
 // A tensor that the forward keeps for the backward.
@@ -64,6 +71,7 @@ struct Gradient {
   Tensor finite;
   double difference;  // between the two, of the element where it is nearest to its bound
   double bound;       // what rounding of the forward, and the finite step, may make of it
+  Verdict verdict() const { return verdict_of(difference, bound); }
 };
 
 // Something that holds for every set. value: the largest magnitude of what should be 0, at the set
@@ -73,7 +81,7 @@ struct Invariant {
   std::string why;
   double value;
   double bound;
-  bool holds() const { return explain::holds(value, bound); }
+  Verdict verdict() const { return verdict_of(value, bound); }
 };
 
 // What overflows in half precision, by example: f16 numbers as f64. Undefined tensors where

@@ -183,10 +183,10 @@ void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, 
   }
   Numbers sums =
       sum_over_sets(layout, each(dx.size(), [&](size_t i) { return dx[i] * v.xhat[i]; }));
-  for (size_t s = 0; s < sums.size(); ++s) {
+  for (size_t s = 0; out.setting.eps > 0 && s < sums.size(); ++s) {
     const Number cube = v.rstd[s] * v.rstd[s] * v.rstd[s];
     const Number left = static_cast<double>(layout.m) * v.m2[s] * out.setting.eps * cube;
-    sums[s].error += std::abs(left.value) + left.error;
+    sums[s] = {sums[s].value, sums[s].error + std::abs(left.value) + left.error};
   }
   add_invariant(out, "Σ dx·xhat = 0 over each set, up to eps: m·m2·eps·rstd³",
                 "Stretching the whole set does not change y, but for the eps in the root.", sums);

@@ -53,7 +53,8 @@ struct Number {
 
   Number() = default;
   Number(double exact) : value(exact) {}  // NOLINT: constants mix with numbers
-  Number(double v, double e) : value(v), error(e) {}
+  // An error that nothing is known of, such as that of 0·(1 ± infinity), is infinite.
+  Number(double v, double e) : value(v), error(std::isnan(e) ? INFINITY : e) {}
 };
 using Numbers = std::vector<Number>;
 

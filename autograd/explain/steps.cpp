@@ -1,5 +1,7 @@
 #include "autograd/explain/steps.h"
 
+#include <utility>
+
 namespace gradus::explain {
 
 Numbers sums_of(const Numbers& values, const std::vector<int64_t>& group, int64_t count) {
@@ -9,13 +11,15 @@ Numbers sums_of(const Numbers& values, const std::vector<int64_t>& group, int64_
 }
 
 Worst worst_of(const Values& differences, const Values& bounds) {
+  const auto rank = [](const Worst& one) {
+    const Verdict verdict = verdict_of(one.difference, one.bound);
+    const bool has_share = verdict == Verdict::holds || verdict == Verdict::fails;
+    return std::pair(verdict, has_share && one.bound > 0 ? one.difference / one.bound : 0);
+  };
   Worst worst;
-  double most = -1;
   for (size_t i = 0; i < differences.size(); ++i) {
-    const double share = share_of(differences[i], bounds[i]);
-    if (std::isnan(most) || share <= most) continue;
-    most = share;
-    worst = {differences[i], bounds[i]};
+    const Worst one{differences[i], bounds[i]};
+    if (i == 0 || rank(one) > rank(worst)) worst = one;
   }
   return worst;
 }

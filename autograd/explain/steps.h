@@ -60,12 +60,6 @@ inline double largest_difference(const Values& a, const Values& b) {
   return largest;
 }
 
-// The difference that is nearest to its bound, or furthest above; NaN before all others.
-struct Worst {
-  double difference = 0, bound = 0;
-};
-Worst worst_of(const Values& differences, const Values& bounds);
-
 // Collects steps: computes, remembers, compares.
 class StepList {
  public:

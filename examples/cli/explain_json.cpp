@@ -13,6 +13,12 @@ Json number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+// null where it cannot be told.
+Json holds(explain::Verdict verdict) {
+  if (verdict == explain::Verdict::unknown) return nullptr;
+  return verdict == explain::Verdict::holds;
+}
+
 void put(Json& object, const char* name, const Tensor& tensor) {
   if (!tensor.defined()) return;
   Json values = Json::array();
@@ -91,7 +97,7 @@ Json explain_json(const explain::Derivation& d) {
                                   {"why", invariant.why},
                                   {"value", number(invariant.value)},
                                   {"bound", number(invariant.bound)},
-                                  {"holds", invariant.holds()}});
+                                  {"holds", holds(invariant.verdict())}});
   }
   json["notes"] = d.notes;
   json["half"] = half_json(d.half);

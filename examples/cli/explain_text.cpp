@@ -52,11 +52,21 @@ std::string options_in_words(const Derivation& d) {
   return text;
 }
 
-std::string_view verdict(double difference, double bound) {
-  if (std::isnan(difference)) return "not finite";
-  if (!std::isfinite(bound)) return "cannot tell";
-  return holds(difference, bound) ? "equal" : "NOT EQUAL";
+std::string_view in_words(Verdict verdict, std::string_view holds, std::string_view fails) {
+  switch (verdict) {
+    case Verdict::holds:
+      return holds;
+    case Verdict::unknown:
+      return "cannot tell";
+    case Verdict::fails:
+      return fails;
+    case Verdict::not_finite:
+      return "not finite";
+  }
+  return "";
 }
+
+std::string_view equality(Verdict verdict) { return in_words(verdict, "equal", "NOT EQUAL"); }
 
 // The window of each channel, and the mirrored one, drawn.
 std::vector<std::string> windows_drawn(const Derivation& d) {
@@ -107,8 +117,8 @@ void write_steps(TextPage& page, const Derivation& d, Phase phase) {
     page.paragraph(step.why);
     page.block("", grid(step.value));
     if (step.against.empty()) continue;
-    page.line(fmt::format("{}: gradus's {} (difference {})", verdict(step.difference, step.bound),
-                          step.against, magnitude(step.difference)));
+    page.line(fmt::format("{}: gradus's {} (difference {})", equality(step.verdict()), step.against,
+                          magnitude(step.difference)));
   }
 }
 
@@ -117,14 +127,14 @@ void write_checks(TextPage& page, const Derivation& d) {
   for (const Gradient& gradient : d.gradients) {
     page.step(gradient.name + " against central differences of the forward");
     page.block("", grids("by backward", gradient.value, "by differences", gradient.finite));
-    page.line(fmt::format("{}: difference {}, at most {}",
-                          verdict(gradient.difference, gradient.bound),
+    page.line(fmt::format("{}: difference {}, at most {}", equality(gradient.verdict()),
                           magnitude(gradient.difference), magnitude(gradient.bound)));
   }
   for (const Invariant& invariant : d.invariants) {
     page.step(invariant.text);
     page.paragraph(invariant.why);
-    page.line(fmt::format("{}: {}, at most {}", invariant.holds() ? "holds" : "DOES NOT HOLD",
+    page.line(fmt::format("{}: {}, at most {}",
+                          in_words(invariant.verdict(), "holds", "DOES NOT HOLD"),
                           magnitude(invariant.value), magnitude(invariant.bound)));
   }
 }

@@ -93,34 +93,35 @@ void add_softmax(json& out, const Derivation& derivation) {
   out["t"]["shift"] = rounded_all(shift);
 }
 
+json check_of(const std::string& name, const char* why, double value, double bound) {
+  const explain::Verdict verdict = explain::verdict_of(value, bound);
+  json ok = verdict == explain::Verdict::holds;
+  if (verdict == explain::Verdict::unknown) ok = nullptr;
+  return {{"name", name},
+          {"why", why},
+          {"value", rounded(value)},
+          {"bound", rounded(bound)},
+          {"ok", std::move(ok)}};
+}
+
 json checks_of(const Derivation& derivation) {
   json checks = json::array();
-  for (const explain::Invariant& invariant : derivation.invariants) {
-    checks.push_back({{"name", invariant.text},
-                      {"why", invariant.why},
-                      {"value", rounded(invariant.value)},
-                      {"bound", rounded(invariant.bound)},
-                      {"ok", invariant.holds()}});
-  }
-  const explain::Step* worst = nullptr;
-  double most = -1;
+  for (const explain::Invariant& one : derivation.invariants)
+    checks.push_back(check_of(one.text, one.why.c_str(), one.value, one.bound));
+  Values differences, bounds;
   for (const explain::Step& step : derivation.steps) {
-    const double share = explain::share_of(step.difference, step.bound);
-    if (step.against.empty() || std::isnan(most) || share <= most) continue;
-    worst = &step;
-    most = share;
+    if (step.against.empty()) continue;
+    differences.push_back(step.difference);
+    bounds.push_back(step.bound);
   }
-  checks.push_back({{"name", "these steps, by plain loops, beside gradus's own kernels"},
-                    {"why", "The difference that is nearest to what rounding may add."},
-                    {"value", rounded(worst->difference)},
-                    {"bound", rounded(worst->bound)},
-                    {"ok", explain::holds(worst->difference, worst->bound)}});
-  for (const explain::Gradient& gradient : derivation.gradients) {
-    checks.push_back({{"name", gradient.name + " beside finite differences"},
-                      {"why", "The loss, measured a little to both sides of each value."},
-                      {"value", rounded(gradient.difference)},
-                      {"bound", rounded(gradient.bound)},
-                      {"ok", explain::holds(gradient.difference, gradient.bound)}});
+  const explain::Worst worst = explain::worst_of(differences, bounds);
+  checks.push_back(check_of("these steps, by plain loops, beside gradus's own kernels",
+                            "The difference that is nearest to what rounding may add.",
+                            worst.difference, worst.bound));
+  for (const explain::Gradient& one : derivation.gradients) {
+    checks.push_back(check_of(one.name + " beside finite differences",
+                              "The loss, measured a little to both sides of each value.",
+                              one.difference, one.bound));
   }
   return checks;
 }

@@ -13,7 +13,8 @@ namespace gradus::cli {
 // - right dx], largest}], half: {text, x, squares, wrong, right}}; local_response_norm has
 // window and t {denom, direct, t, neighbours, ...} instead of sets, softmax2d set: [{max, total,
 // s}] and t {direct, shift, ...}. Numbers have 9 significant digits;
-// those of half that are not finite are the texts "inf", "-inf" and "nan".
+// those that are not finite are the texts "inf", "-inf" and "nan". ok is null where a bound is
+// infinite, so that it cannot be told.
 nlohmann::json lesson_variant(const explain::Derivation& derivation);
 
 }  // namespace gradus::cli

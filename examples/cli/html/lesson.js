@@ -103,7 +103,8 @@ function drawChecks() {
   const rows = variant.checks.map((check) => h('tr', {}, h('td', {class: 'wrap text'}, m(check.name), h('div', {class: 'small soft'}, check.why)),
     h('td', {class: 'num'}, number(check.value)),
     h('td', {class: 'num'}, check.bound == null ? '' : number(check.bound)),
-    h('td', {class: 'text ' + (check.ok ? 'good' : 'bad')}, check.ok ? '✓ holds' : '✗ fails')));
+    check.ok == null ? h('td', {class: 'text'}, 'cannot tell')
+      : h('td', {class: 'text ' + (check.ok ? 'good' : 'bad')}, check.ok ? '✓ holds' : '✗ fails')));
   section('Checks', h('div', {class: 'scroll'}, h('table', {class: 'checks'}, h('thead', {}, h('tr', {},
       ['what must hold', 'largest', 'at most', ''].map((name) => h('th', {class: 'text'}, name)))), h('tbody', {}, rows))),
     h('div', {class: 'maps two'}, figure(mapOf('dx'), ...shown('dx', 'by the formula')),
