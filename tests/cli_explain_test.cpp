@@ -114,6 +114,20 @@ TEST_F(CliExplain, JudgesWhatLiesFarFromZeroByItsRounding) {
   const std::string text = gradus({"explain", "layer_norm", "--values", "x.npy"}).out;
   EXPECT_FALSE(contains(text, "NOT EQUAL") || contains(text, "DOES NOT HOLD")) << text;
   EXPECT_TRUE(contains(text, "  equal: difference ")) << text;
+  EXPECT_TRUE(contains(text, ", where nearest to its bound\n")) << text;
+}
+
+// Of values whose differences f64 hardly holds: neither that it is right, nor that it is wrong.
+TEST_F(CliExplain, SaysWhereRoundingLeavesNothingToTell) {
+  const std::vector<double> x = {1e17, 1e17 + 32, 1e17 + 64, 1, 2, 3};
+  nn::write_npy(dir_.path("x.npy"), DType::f64, {2, 3}, std::as_bytes(std::span(x)));
+  const std::string text =
+      gradus({"explain", "layer_norm", "--values", "x.npy", "--json", "a.json"}).out;
+  EXPECT_FALSE(contains(text, "NOT EQUAL") || contains(text, "DOES NOT HOLD")) << text;
+  EXPECT_TRUE(contains(text, "  cannot tell: difference ")) << text;
+  EXPECT_FALSE(contains(text, "at most nan")) << text;
+  const Json json = Json::parse(read_text(dir_.path("a.json")));
+  for (const Json& one : json.at("invariants")) EXPECT_TRUE(one.at("holds").is_null()) << one;
 }
 
 TEST_F(CliExplain, MarkdownAndJsonHoldTheSameNumbers) {

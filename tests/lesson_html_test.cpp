@@ -132,6 +132,16 @@ TEST(LessonData, InputsOfOnesOwn) {
       cli::lesson_data(setting, {.x = Tensor::zeros({2, 4, 100}, {.dtype = DType::f64})}, 0));
 }
 
+// What rounding hides is no failure.
+TEST(LessonData, WhatCannotBeToldIsNeitherTrueNorFalse) {
+  const Tensor x = Tensor::from_vector<double>({1e17, 1e17 + 32, 1e17 + 64, 1, 2, 3}, {2, 3});
+  const json data = cli::lesson_data({.layer = Layer::layer_norm}, {.x = x}, 3);
+  const json shown = variant_at(data["variants"], data["start"]);
+  for (const json& check : shown["checks"])
+    EXPECT_TRUE(check["ok"].is_null() || check["ok"] == true) << check;
+  EXPECT_TRUE(shown["checks"][0]["ok"].is_null());
+}
+
 // Checks hold for values of any size, and for those that lie far from 0.
 TEST(LessonData, LargeAndSmallValuesOfOnesOwn) {
   for (const Layer layer : {Layer::layer_norm, Layer::rms_norm, Layer::batch_norm}) {

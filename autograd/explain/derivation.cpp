@@ -13,10 +13,10 @@ namespace {
 // An input whose gradient is measured, and what is known of it.
 struct Moved {
   Tensor Inputs::*which;
-  const Numbers& gradient;  // by the formula
-  Values scale;             // of each element, as in Motion
-  Values terms;             // of each element, as in Motion
-  Values loss_rounding;     // of each element: of the part of the loss that moving it changes
+  const Expected& expected;
+  Values scale;          // of each element, as in Motion
+  Values loss_rounding;  // of each element: of the part of the loss that moving it changes
+  Values size;           // of each element: of what adds up to it, or to others of its set
 };
 
 // How far x is moved. Rounding of the forward adds about 2^-53·max(scale, |x|)/h to what is
@@ -33,6 +33,18 @@ double largest_or_one(const Values& values) {
   return largest;
 }
 
+// How far each element may be from what is measured by steps of h.
+Values bounds_of(const Moved& moved, const Values& h) {
+  return each(h.size(), [&](size_t i) {
+    constexpr double kThirdDerivative = 16;  // more than that of any layer, in terms and scales
+    const double share = h[i] / moved.scale[i];
+    const double bound = allowance(moved.expected.gradient[i]) + moved.loss_rounding[i] / h[i] +
+                         kThirdDerivative * share * share * moved.expected.terms[i];
+    const bool tells = bound < moved.size[i] || moved.size[i] == 0;  // of nothing only 0 is made
+    return tells ? bound : INFINITY;
+  });
+}
+
 // The forward's gradient by central differences, with respect to one of its inputs, beside the
 // backward's.
 void add_gradient(Derivation& out, std::string name, const Tensor& value, const Moved& moved) {
@@ -40,22 +52,29 @@ void add_gradient(Derivation& out, std::string name, const Tensor& value, const 
   Inputs inputs = out.inputs;
   Tensor& input = inputs.*moved.which;
   input = input.clone();
-  const Values x = input.to_vector<double>(), right = value.to_vector<double>();
+  const Values x = input.to_vector<double>();
   const double furthest = largest_or_one(x);
   const Values h =
       each(x.size(), [&](size_t i) { return step_of(x[i], moved.scale[i], furthest); });
-  const Tensor finite =
-      finite_differences([&] { return library_forward(out.setting, inputs); }, input, inputs.dy, h);
-  const Values measured = finite.to_vector<double>();
-  const Worst worst = worst_of(
-      each(x.size(), [&](size_t i) { return std::abs(right[i] - measured[i]); }),
-      each(x.size(), [&](size_t i) {
-        constexpr double kThirdDerivative = 16;  // more than that of any layer, in terms and scales
-        const double share = h[i] / moved.scale[i];
-        return allowance(moved.gradient[i]) + moved.loss_rounding[i] / h[i] +
-               kThirdDerivative * share * share * moved.terms[i];
-      }));
-  out.gradients.push_back({std::move(name), value, finite, worst.difference, worst.bound});
+  Gradient one{.name = std::move(name),
+               .value = value,
+               .finite = finite_differences([&] { return library_forward(out.setting, inputs); },
+                                            input, inputs.dy, h),
+               .bounds = bounds_of(moved, h)};
+  const Worst worst = one.worst(value);
+  one.difference = worst.difference;
+  one.bound = worst.bound;
+  out.gradients.push_back(std::move(one));
+}
+
+// Of each element: the largest of its set.
+Values largest_of_set(const Layout& layout, const Values& values) {
+  Values largest(static_cast<size_t>(layout.sets));
+  for (size_t i = 0; i < values.size(); ++i) {
+    double& most = largest[at(layout.set, i)];
+    most = larger(most, values[i]);
+  }
+  return each(values.size(), [&](size_t i) { return largest[at(layout.set, i)]; });
 }
 
 // Beside all gradients of the library.
@@ -66,14 +85,16 @@ void add_gradients(Derivation& out, const Layout& layout, const Library& library
       each(dy.size(), [&](size_t i) { return Number(std::abs(dy[i]) * allowance(motion.y[i])); });
   const Values of_sets = values_of(sum_over_sets(layout, terms));
   add_gradient(out, "dx", library.dx,
-               {&Inputs::x, motion.dx, motion.scale, motion.terms,
-                each(dy.size(), [&](size_t i) { return of_sets[at(layout.set, i)]; })});
+               {&Inputs::x, motion.dx, motion.scale,
+                each(dy.size(), [&](size_t i) { return of_sets[at(layout.set, i)]; }),
+                largest_of_set(layout, motion.dx.terms)});
   if (layout.params == 0) return;
   const Values of_params = values_of(sum_over_params(layout, terms));
-  const Values linear(of_params.size(), INFINITY), none(of_params.size(), 0.0);
+  const Values linear(of_params.size(), INFINITY);
   add_gradient(out, "dgamma", library.dgamma,
-               {&Inputs::gamma, motion.dgamma, linear, none, of_params});
-  add_gradient(out, "dbeta", library.dbeta, {&Inputs::beta, motion.dbeta, linear, none, of_params});
+               {&Inputs::gamma, motion.dgamma, linear, of_params, motion.dgamma.terms});
+  add_gradient(out, "dbeta", library.dbeta,
+               {&Inputs::beta, motion.dbeta, linear, of_params, motion.dbeta.terms});
 }
 
 // The channels that the window of each channel and its mirrored window hold.
@@ -92,6 +113,12 @@ Tensor windows_of(const Setting& setting, int64_t c) {
 }
 
 }  // namespace
+
+Worst Gradient::worst(const Tensor& gradient) const {
+  const Values claimed = gradient.to_vector<double>(), measured = finite.to_vector<double>();
+  return worst_of(each(bounds.size(), [&](size_t i) { return std::abs(claimed[i] - measured[i]); }),
+                  bounds);
+}
 
 const Step& Derivation::step(std::string_view name) const {
   const auto found = std::ranges::find(steps, name, &Step::name);

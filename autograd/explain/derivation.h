@@ -69,8 +69,13 @@ struct Gradient {
   std::string name;  // "dx", "dgamma", "dbeta"
   Tensor value;
   Tensor finite;
-  double difference;  // between the two, of the element where it is nearest to its bound
-  double bound;       // what rounding of the forward, and the finite step, may make of it
+  // Of each element: what rounding of the forward, and the finite step, may make of the difference
+  // between the two; infinite where that is no less than what adds up to the gradient, so that
+  // any would pass.
+  std::vector<double> bounds;
+  double difference = 0, bound = 0;  // of the element where it is nearest to its bound
+  // Of a gradient in place of `value`.
+  Worst worst(const Tensor& gradient) const;
   Verdict verdict() const { return verdict_of(difference, bound); }
 };
 

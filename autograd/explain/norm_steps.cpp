@@ -222,6 +222,28 @@ void add_notes(Derivation& out) {
   }
 }
 
+Motion motion_of(bool evaluation, const Layout& layout, const NormValues& v) {
+  const size_t count = v.x.size();
+  const auto size = [](const Number& number) { return std::abs(number.value); };
+  const auto param_terms = [&](auto&& factor) {
+    return values_of(sum_over_params(
+        layout, each(count, [&](size_t i) { return Number(size(v.dy[i]) * factor(i)); })));
+  };
+  return {
+      .y = v.y,
+      .dx = {v.dx,
+             each(count,
+                  [&](size_t i) {
+                    return std::max({size(v.direct[i]), size(v.mean[i]), size(v.projection[i])});
+                  })},
+      // xhat is of the order of 1; that of equal values is 0, up to rounding on that order.
+      .dgamma = {v.dgamma, param_terms([&](size_t i) { return std::max(1.0, size(v.xhat[i])); })},
+      .dbeta = {v.dbeta, param_terms([](size_t) { return 1.0; })},
+      .scale = each(count, [&](size_t i) {
+        return evaluation ? INFINITY : 1 / v.rstd[at(layout.set, i)].value;
+      })};
+}
+
 }  // namespace
 
 Motion derive_norm(Derivation& out, const Layout& layout, const Library& library) {
@@ -235,18 +257,7 @@ Motion derive_norm(Derivation& out, const Layout& layout, const Library& library
   out.saved.push_back({"gamma", out.inputs.gamma, "For d."});
   add_invariants(out, layout, v, with_library(v.dx, library.dx));
   add_notes(out);
-  const bool linear = out.setting.is_evaluation();
-  return {.y = v.y,
-          .dx = v.dx,
-          .dgamma = v.dgamma,
-          .dbeta = v.dbeta,
-          .scale = each(
-              v.x.size(),
-              [&](size_t i) { return linear ? INFINITY : 1 / v.rstd[at(layout.set, i)].value; }),
-          .terms = each(v.x.size(), [&](size_t i) {
-            return std::max({std::abs(v.direct[i].value), std::abs(v.mean[i].value),
-                             std::abs(v.projection[i].value)});
-          })};
+  return motion_of(out.setting.is_evaluation(), layout, v);
 }
 
 }  // namespace gradus::explain

@@ -100,11 +100,10 @@ Motion derive_response(Derivation& out, const Layout& layout, const Library& lib
       "one further up than down.");
   const Numbers sizes = each(count, [&](size_t i) { return Number(std::abs(direct[i].value)); });
   return {.y = y,
-          .dx = dx,
+          .dx = {dx, values_of(window_sums(shape, above, below, sizes))},
           .dgamma = {},
           .dbeta = {},
-          .scale = scale_of(o, shape, denom),
-          .terms = values_of(window_sums(shape, above, below, sizes))};
+          .scale = scale_of(o, shape, denom)};
 }
 
 }  // namespace gradus::explain

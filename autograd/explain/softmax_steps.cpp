@@ -51,7 +51,7 @@ Motion derive_softmax(Derivation& out, const Layout& layout, const Library& libr
   const Values terms = each(count, [&](size_t i) {
     return std::abs(weighted[i].value) + std::abs((y[i] * set(sum, i)).value);
   });
-  return {.y = y, .dx = dx, .dgamma = {}, .dbeta = {}, .scale = Values(count, 1.0), .terms = terms};
+  return {.y = y, .dx = {dx, terms}, .dgamma = {}, .dbeta = {}, .scale = Values(count, 1.0)};
 }
 
 }  // namespace gradus::explain

@@ -77,12 +77,18 @@ void add_invariant(Derivation& out, std::string text, std::string why, const Num
 // A gradient as the library gives it, with what rounding may have added to it.
 Numbers with_library(const Numbers& right, const Tensor& library);
 
+// A gradient by the formula, empty where the layer has none, and the size of what adds up to each
+// element.
+struct Expected {
+  Numbers gradient;
+  Values terms;
+};
+
 // What finite differences of the forward are taken and judged by.
 struct Motion {
   Numbers y;
-  Numbers dx, dgamma, dbeta;  // by the formula; empty where the layer has none
+  Expected dx, dgamma, dbeta;
   Values scale;  // of each x: a move of this size bends y; infinite where y is linear in it
-  Values terms;  // of each dx: the size of what adds up to it
 };
 
 // Each fills steps, saved, invariants and notes.

@@ -10,6 +10,7 @@
 //    "invariants": [{"text": "...", "why": "...", "value": 0.0, "bound": 1e-15, "holds": true}],
 //    "notes": ["..."], "half": {"text": "...", "x": T, "squares": T, "wrong": T, "right": T}}
 //
+// "difference" and "bound" are of the element where the difference is nearest to its bound.
 // "holds" is null where it cannot be told, since the bound is infinite.
 // T is {"shape": [2, 4, 3], "values": [...]} in row-major order, with "inf", "-inf" and "nan" as
 // texts. Tensors that the layer does not have are left out.

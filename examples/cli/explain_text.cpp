@@ -127,8 +127,9 @@ void write_checks(TextPage& page, const Derivation& d) {
   for (const Gradient& gradient : d.gradients) {
     page.step(gradient.name + " against central differences of the forward");
     page.block("", grids("by backward", gradient.value, "by differences", gradient.finite));
-    page.line(fmt::format("{}: difference {}, at most {}", equality(gradient.verdict()),
-                          magnitude(gradient.difference), magnitude(gradient.bound)));
+    page.line(fmt::format("{}: difference {}, at most {}, where nearest to its bound",
+                          equality(gradient.verdict()), magnitude(gradient.difference),
+                          magnitude(gradient.bound)));
   }
   for (const Invariant& invariant : d.invariants) {
     page.step(invariant.text);

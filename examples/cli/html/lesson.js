@@ -106,7 +106,7 @@ function drawChecks() {
     check.ok == null ? h('td', {class: 'text'}, 'cannot tell')
       : h('td', {class: 'text ' + (check.ok ? 'good' : 'bad')}, check.ok ? '✓ holds' : '✗ fails')));
   section('Checks', h('div', {class: 'scroll'}, h('table', {class: 'checks'}, h('thead', {}, h('tr', {},
-      ['what must hold', 'largest', 'at most', ''].map((name) => h('th', {class: 'text'}, name)))), h('tbody', {}, rows))),
+      ['what must hold', 'difference', 'at most', ''].map((name) => h('th', {class: 'text'}, name)))), h('tbody', {}, rows))),
     h('div', {class: 'maps two'}, figure(mapOf('dx'), ...shown('dx', 'by the formula')),
       figure(mapOf('fd', {scale: largest(variant.t.dx)}), m('<b>dx</b>'), m('measured: (<i>L</i>(<i>x</i> + <i>h</i>) − <i>L</i>(<i>x</i> − <i>h</i>))/2<i>h</i>'))));
 }
