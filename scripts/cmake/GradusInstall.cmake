@@ -107,6 +107,7 @@ set(GRADUS_PRIVATE_HEADERS
   nn/compare/timer.h
   nn/data/cifar10.h
   nn/data/idx.h
+  nn/host_copy.h
   nn/io/atomic_file.h
   nn/io/byte_count.h
   nn/io/file_descriptor.h
