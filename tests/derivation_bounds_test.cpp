@@ -7,16 +7,12 @@
 
 #include "autograd/explain/derivation.h"
 #include "autograd/ops/arithmetic.h"
+#include "tests/support/largest.h"
 
 namespace gradus::explain {
 namespace {
 
-double largest(const Tensor& tensor) {
-  double largest = 0;
-  for (const double value : tensor.to_vector<double>())
-    largest = std::max(largest, std::abs(value));
-  return largest;
-}
+using test::largest;
 
 TEST(DerivationBounds, InvariantsHoldForSmallSpreads) {
   const Setting setting{.layer = Layer::layer_norm, .axes = 1};

@@ -7,9 +7,12 @@
 #include "autograd/explain/library.h"
 #include "autograd/ops/arithmetic.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/largest.h"
 
 namespace gradus::explain {
 namespace {
+
+using test::largest;
 
 struct Case {
   Setting setting;
@@ -39,13 +42,6 @@ std::vector<Case> cases() {
 
 std::string name_of(const Case& one) {
   return concat(one.setting.layer, one.shape, one.setting.training ? "" : " evaluation");
-}
-
-double largest(const Tensor& tensor) {
-  double largest = 0;
-  for (const double value : tensor.to_vector<double>())
-    largest = std::max(largest, std::abs(value));
-  return largest;
 }
 
 TEST(Derivation, TheExamplesShowWhatTheLastTermIsFor) {

@@ -20,21 +20,6 @@ void add_scaling(Derivation& out, const Layout& layout, const Numbers& dx, const
                               })));
 }
 
-}  // namespace
-
-Numbers window_sums(const Shape& shape, int64_t below, int64_t above, const Numbers& values) {
-  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
-  return each(values.size(), [&](size_t i) {
-    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
-    Sum sum;
-    for (int64_t j = std::max<int64_t>(0, k - below); j <= std::min(c - 1, k + above); ++j)
-      sum.add(values[static_cast<size_t>(index + (j - k) * s)]);
-    return sum.total();
-  });
-}
-
-namespace {
-
 // How far each x must move for a denominator that holds it to change by much, and its power.
 Values scale_of(const Setting& o, const Shape& shape, const Numbers& denom) {
   const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
@@ -49,6 +34,17 @@ Values scale_of(const Setting& o, const Shape& shape, const Numbers& denom) {
 }
 
 }  // namespace
+
+Numbers window_sums(const Shape& shape, int64_t below, int64_t above, const Numbers& values) {
+  const int64_t c = shape[1], s = shape.numel() / (shape[0] * c);
+  return each(values.size(), [&](size_t i) {
+    const int64_t index = static_cast<int64_t>(i), k = index / s % c;
+    Sum sum;
+    for (int64_t j = std::max<int64_t>(0, k - below); j <= std::min(c - 1, k + above); ++j)
+      sum.add(values[static_cast<size_t>(index + (j - k) * s)]);
+    return sum.total();
+  });
+}
 
 Motion derive_response(Derivation& out, const Layout& layout, const Library& library) {
   const Setting& o = out.setting;

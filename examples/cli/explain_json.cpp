@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "examples/cli/verdict_json.h"
+
 namespace gradus::cli {
 namespace {
 
@@ -11,12 +13,6 @@ using Json = nlohmann::ordered_json;
 Json number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-// null where it cannot be told.
-Json holds(explain::Verdict verdict) {
-  if (verdict == explain::Verdict::unknown) return nullptr;
-  return verdict == explain::Verdict::holds;
 }
 
 void put(Json& object, const char* name, const Tensor& tensor) {
@@ -97,7 +93,7 @@ Json explain_json(const explain::Derivation& d) {
                                   {"why", invariant.why},
                                   {"value", number(invariant.value)},
                                   {"bound", number(invariant.bound)},
-                                  {"holds", holds(invariant.verdict())}});
+                                  {"holds", json_of(invariant.verdict())}});
   }
   json["notes"] = d.notes;
   json["half"] = half_json(d.half);

@@ -5,6 +5,7 @@
 
 #include "autograd/explain/slips.h"
 #include "examples/cli/page.h"
+#include "examples/cli/verdict_json.h"
 
 namespace gradus::cli {
 namespace {
@@ -94,14 +95,11 @@ void add_softmax(json& out, const Derivation& derivation) {
 }
 
 json check_of(const std::string& name, const char* why, double value, double bound) {
-  const explain::Verdict verdict = explain::verdict_of(value, bound);
-  json ok = verdict == explain::Verdict::holds;
-  if (verdict == explain::Verdict::unknown) ok = nullptr;
   return {{"name", name},
           {"why", why},
           {"value", rounded(value)},
           {"bound", rounded(bound)},
-          {"ok", std::move(ok)}};
+          {"ok", json_of(explain::verdict_of(value, bound))}};
 }
 
 json checks_of(const Derivation& derivation) {

@@ -22,16 +22,16 @@ function normLines(variant, i) {
   const gamma = variant.gamma[p], rms = set.mean == null, evaluation = variant.mode === 'eval';
   const members = indices(t.x.length, (at) => variant.sets[at] === variant.sets[i]);
   const xs = pick(t.x, members);
-  const lines = [];
+  const lines = [], eps = String(variant.eps).replace('-', '−');
   if (evaluation) {
     lines.push(['mu', '<i>μ</i>', 'running_mean, a constant here', set.mean]);
-    lines.push(['rstd', 'rstd', `1/√(running_var + ε) = 1/√(${n4(set.var)} + ${String(variant.eps).replace('-', '−')})`, set.rstd]);
+    lines.push(['rstd', 'rstd', `1/√(running_var + ε) = 1/√(${n4(set.var)} + ${eps})`, set.rstd]);
   } else {
     if (!rms) lines.push(['mu', '<i>μ</i>', `Σ<i>x</i>/<i>m</i> = (${sumOf(xs)})/${set.m}`, set.mean]);
     lines.push(['var', 'var', rms
       ? `mean square: Σ<i>x</i>²/<i>m</i> = (${sumOf(xs.map((x) => x * x))})/${set.m}`
       : `Σ(<i>x</i> − <i>μ</i>)²/<i>m</i> = (${sumOf(xs.map((x) => (x - set.mean) ** 2))})/${set.m}`, set.var]);
-    lines.push(['rstd', 'rstd', `1/√(var + ε) = 1/√(${n4(set.var)} + ${String(variant.eps).replace('-', '−')})`, set.rstd]);
+    lines.push(['rstd', 'rstd', `1/√(var + ε) = 1/√(${n4(set.var)} + ${eps})`, set.rstd]);
   }
   lines.push(['xhat', kSymbols.xhat, rms ? `<i>x</i>·rstd = ${inBrackets(t.x[i])}·${n4(set.rstd)}`
     : `(<i>x</i> − <i>μ</i>)·rstd = (${n4(t.x[i])} − ${inBrackets(set.mean)})·${n4(set.rstd)}`, t.xhat[i]]);
