@@ -85,10 +85,12 @@ __global__ void __launch_bounds__(GroupNormColumns::kThreads)
     const A share = A(1) / count, before = part[0].count, of_total = count / (before + count);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      // About the first row, so that of equal rows the mean is their value.
+      const A pivot = static_cast<A>(in[0][j]);
       A total = A(0), m2 = A(0);
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) total += is_row(k) ? static_cast<A>(in[k][j]) : A(0);
-      const A mean = total * share;
+      for (int k = 1; k < kBatch; ++k) total += is_row(k) ? static_cast<A>(in[k][j]) - pivot : A(0);
+      const A mean = pivot + total * share;
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         const A d = is_row(k) ? static_cast<A>(in[k][j]) - mean : A(0);

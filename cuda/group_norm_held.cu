@@ -1,6 +1,6 @@
-// Group normalization of channels-last tensors whose samples a block or a cluster holds in shared
-// memory.
-#include "cuda/device/shared.cuh"
+// Group normalization of channels-last tensors whose samples, all channels or a tile of them, a
+// block or a cluster holds in shared memory.
+#include "cuda/group_norm_held.cuh"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -9,300 +9,258 @@ namespace gradus {
 namespace {
 
 constexpr int kThreads = GroupNormHeld::kThreads;
+// Channels of a thread, where T has packs of as many.
+template <class T>
+constexpr int kHeldChannels = std::min(GroupNormHeld::kChannels, kFullPack<T>);
 
-// What one thread works on: a pack of channels, every `step`-th row of the block's.
-struct HeldThread {
-  int64_t sample, base;  // the block's first element
-  int piece, rows;
-  int row, step;  // first row
-  int channel;
-  bool active;
-};
+// Moments of N channels over a thread's rows, by sums about its first one: the square of what that
+// is off by is at most the sum of the rows' squares about their mean, so that of n rows the
+// difference below is no worse than 1 + n times rounded; n is some tens.
+template <class T, int N>
+struct HeldMoments {
+  using A = acc_t<T>;
+  A first[N], sum[N] = {}, square[N] = {};  // in the end sum is the mean, square about it
+  A count;
 
-// The block's sums, behind the rows that it holds.
-template <class A>
-struct HeldSums {
-  A* of_slot;   // [2, slots, c]
-  A* of_c;      // [2, c]
-  A* of_group;  // [2, groups]: what the other blocks of the cluster read
-  A* of_set;    // [2, groups]
-};
-
-__device__ __forceinline__ HeldThread held_thread(const GroupNormHeld& plan, int width) {
-  HeldThread at;
-  const uint32_t sample = plan.by_pieces.quotient(blockIdx.x);
-  const int first = threadIdx.x / plan.lanes, lane = threadIdx.x % plan.lanes;
-  at.sample = sample;
-  at.piece = static_cast<int>(blockIdx.x - sample * plan.by_pieces.divisor);
-  at.rows = plan.rows_of(at.piece);
-  at.base = (at.sample * plan.s + int64_t{at.piece} * plan.rows_per_piece) * plan.c;
-  at.channel = lane * width;
-  at.active = at.channel < plan.c;
-  at.row = at.active ? first : at.rows;
-  at.step = kThreads / plan.lanes;
-  return at;
-}
-
-template <class A>
-__device__ __forceinline__ HeldSums<A> held_sums(const GroupNormHeld& plan, int tensors) {
-  A* first = reinterpret_cast<A*>(dynamic_shared() + tensors * plan.tensor_bytes);
-  HeldSums<A> sums;
-  sums.of_slot = first;
-  sums.of_c = sums.of_slot + 2 * plan.slots * plan.c;
-  sums.of_group = sums.of_c + 2 * plan.c;
-  sums.of_set = sums.of_group + 2 * plan.groups;
-  return sums;
-}
-
-// Calls f(element) for the first element of each of this thread's packs.
-template <class F>
-__device__ __forceinline__ void for_each_row(const GroupNormHeld& plan, const HeldThread& at,
-                                             F&& f) {
-#pragma unroll 4
-  for (int row = at.row; row < at.rows; row += at.step) f(row * plan.c + at.channel);
-}
-
-// of_c[i, c] = Σ over the block's threads of `values` of channel c, for i = 0 and 1: lanes of a
-// warp, then slots 0, 1, ... of the block.
-template <int N, class A>
-__device__ __forceinline__ void fold_columns(const GroupNormHeld& plan, const HeldThread& at,
-                                             const HeldSums<A>& sums, A (&first)[N],
-                                             A (&second)[N]) {
-  const int width = max(plan.lanes, kWarp), slot = threadIdx.x / width;
-  const int plane = plan.slots * plan.c;
+  __device__ __forceinline__ HeldMoments(const GroupNormHeld& plan, const HeldThread& at,
+                                         const T* x)
+      : count(static_cast<A>((at.rows - at.row + at.step - 1) / at.step)) {
+    Pack<T, N> in{};
+    if (at.row < at.rows) in = load_pack<N>(x + at.row * plan.c + at.channel);
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    for (int mask = plan.lanes; mask < kWarp; mask *= 2) {
-      first[j] += __shfl_xor_sync(kAllLanes, first[j], mask);
-      second[j] += __shfl_xor_sync(kAllLanes, second[j], mask);
-    }
-    if (at.active && threadIdx.x % width < plan.lanes) {
-      sums.of_slot[slot * plan.c + at.channel + j] = first[j];
-      sums.of_slot[plane + slot * plan.c + at.channel + j] = second[j];
+    for (int j = 0; j < N; ++j) first[j] = static_cast<A>(in[j]);
+  }
+  __device__ __forceinline__ void take(const Pack<T, N>& in) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const A d = static_cast<A>(in[j]) - first[j];
+      sum[j] += d;
+      square[j] += d * d;
     }
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 2 * plan.c; i += kThreads) {
-    const int at_plane = i < plan.c ? i : plane + i - plan.c;
-    A total = A(0);
-    for (int k = 0; k < plan.slots; ++k) total += sums.of_slot[at_plane + k * plan.c];
-    sums.of_c[i] = total;
+  // With the lanes that have the same channels; what the lowest one gets counts.
+  __device__ __forceinline__ void finish(int columns) {
+    const A share = count > A(0) ? A(1) / count : A(0);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const A shift = sum[j] * share;
+      // Squares that overflow leave an infinite m2; an infinite element makes it NaN.
+      const bool overflows = square[j] - square[j] != A(0) && sum[j] - sum[j] == A(0);
+      const A m2 = overflows ? square[j] : square[j] - sum[j] * shift;
+      sum[j] = first[j] + shift;
+      square[j] = m2 < A(0) ? A(0) : m2;
+    }
+    for (int mask = columns; mask < kWarp; mask *= 2) merge(mask);
   }
-  __syncthreads();
-}
 
-// Calls use(group, Σ first, Σ second) once per group, over its channels c of term(c) = {first,
-// second}; a barrier follows.
-template <class A, class Term, class Use>
-__device__ __forceinline__ void fold_groups(const GroupNormHeld& plan, Term&& term, Use&& use) {
-  const int width = plan.lanes_per_group, lane = threadIdx.x % width;
-  for (int from = 0; from < plan.groups; from += kThreads / width) {  // all threads alike
-    const int group = from + threadIdx.x / width;
-    A first = A(0), second = A(0);
-    for (int k = lane; group < plan.groups && k < plan.channels; k += width) {
-      const ChannelSums<A> value = term(group * plan.channels + k);
-      first += value.dy, second += value.dy_xhat;
+ private:
+  __device__ __forceinline__ void merge(int mask) {
+    const A other = __shfl_xor_sync(kAllLanes, count, mask), total = count + other;
+    const A share = total > A(0) ? other / total : A(0), weight = count * share;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const A delta = __shfl_xor_sync(kAllLanes, sum[j], mask) - sum[j];
+      sum[j] += delta * share;
+      square[j] += __shfl_xor_sync(kAllLanes, square[j], mask) + delta * (delta * weight);
     }
-    first = lanes_sum(first, width);
-    second = lanes_sum(second, width);
-    if (lane == 0 && group < plan.groups) use(group, first, second);
+    count = total;
   }
-  __syncthreads();
-}
-
-// Calls use(group, merged) once per group, merged over what gather(rank, group) finds in the blocks
-// of the cluster; a barrier follows.
-template <class Fold, class Gather, class Use>
-__device__ __forceinline__ void merge_cluster(const GroupNormHeld& plan, Gather&& gather,
-                                              Use&& use) {
-  if (plan.pieces > 1) cluster_sync();
-  const int rank = threadIdx.x % kMaxCluster;
-  for (int from = 0; from < plan.groups; from += kThreads / kMaxCluster) {  // all threads alike
-    const int group = from + threadIdx.x / kMaxCluster;
-    decltype(gather(0, 0)) value{};
-    if (rank < plan.pieces && group < plan.groups) value = gather(rank, group);
-    value = Fold::template fold<kMaxCluster>(value);
-    if (rank == 0 && group < plan.groups) use(group, value);
-  }
-  if (plan.pieces > 1) cluster_arrive();
-  __syncthreads();
-}
+};
 
 // math    y = (x - mean)·rstd·gamma + beta; core/ops/group_norm.h
-// grid    one block per piece of a sample, the pieces of a sample one cluster
-// passes  1 load, 2 mean of the block's groups, 3 squares about it, merged, 4 write
+// grid    one block per piece of a tile of a sample, the pieces of a tile one cluster
+// passes  1 load and moments, merged, 2 write
 // bytes   fewest 2Eb = actual
-// smem    the rows of the piece, and two sums per column and group
-// needs   packs of N aligned in x and y
+// smem    the rows of the piece, and sums and terms per column and group
+// needs   packs of 16 bytes aligned in x and y
 // order   rows of a thread, lanes, slots, channels, blocks: fixed by the shape
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 4)
     group_norm_forward_held(const __grid_constant__ SlabForward<T> f,
                             const __grid_constant__ GroupNormHeld plan) {
   using A = acc_t<T>;
-  const HeldThread at = held_thread(plan, N);
+  __shared__ A of_rows[kThreads / kWarp];  // the rows of each slot
+  const HeldThread at = held_thread<N>(plan);
   const HeldSums<A> sums = held_sums<A>(plan, 1);
   T* held = reinterpret_cast<T*>(dynamic_shared());
+  HeldMail<A> mail(plan, sums);
   wait_for_previous_kernel();
   start_next_kernel();
-  for_each_row(plan, at, [&](int i) { hold_pack<N>(held + i, f.x + at.base + i); });  // 1 load
-  commit_copies();
-  wait_copies<0>();
-  A total[N] = {}, square[N] = {}, centre[N];
-  for_each_row(plan, at, [&](int i) {  // 2 mean
-    const Pack<T, N> in = load_pack<N>(held + i);
+  HeldMoments<T, N> own(plan, at, f.x + at.base);
+  copy_rows<T, 1>(plan, at, {held}, {f.x});
+  wait_rows();
+  for_each_row(plan, at, [&](int i) { own.take(load_pack<N>(held + i)); });
+  own.finish(plan.columns);
+  const HeldSlot slot(plan, at);
+  A *means = sums.of_slot, *squares = sums.of_slot + plan.slots * plan.tile;
+  if (slot.writes) {
+    const int to = slot.slot * plan.tile + at.channel;
 #pragma unroll
-    for (int j = 0; j < N; ++j) total[j] += static_cast<A>(in[j]);
-  });
-  const auto of_channel = [&](int c) {
-    return ChannelSums<A>{sums.of_c[c], sums.of_c[plan.c + c]};
-  };
+    for (int j = 0; j < N; ++j) means[to + j] = own.sum[j], squares[to + j] = own.square[j];
+    if (at.channel == 0) of_rows[slot.slot] = own.count;
+  }
+  __syncthreads();
   const auto count_of = [&](int rank) { return A(plan.channels) * A(plan.rows_of(rank)); };
   const A count = count_of(at.piece), share = count > A(0) ? A(1) / count : A(0);
-  fold_columns<N>(plan, at, sums, total, square);
-  fold_groups<A>(plan, of_channel, [&](int group, A x, A) { sums.of_group[group] = x * share; });
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const uint32_t c = static_cast<uint32_t>(at.active ? at.channel + j : 0);
-    centre[j] = sums.of_group[plan.by_channels.quotient(c)];
-    total[j] = A(0);
-  }
-  for_each_row(plan, at, [&](int i) {  // 3 squares; Σ (x - centre) corrects the rounding of 2
-    const Pack<T, N> in = load_pack<N>(held + i);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const A d = static_cast<A>(in[j]) - centre[j];
-      total[j] += d;
-      square[j] += d * d;
-    }
-  });
-  fold_columns<N>(plan, at, sums, total, square);
-  fold_groups<A>(plan, of_channel, [&](int group, A residual, A squares) {
+  for_each_group(plan, [&](int group, int k, int lanes) {
+    // From one of the means, so that of equal ones it is the mean.
+    const A pivot = group < plan.groups ? means[group * plan.channels] : A(0);
+    A centre = A(0), residual = A(0), m2 = A(0);
+    for_each_channel(plan, group, k, lanes, [&](int c) {
+      for_each_slot(plan, c,
+                    [&](int i, int slot) { centre += of_rows[slot] * share * (means[i] - pivot); });
+    });
+    centre = pivot + lanes_sum(centre, lanes);
+    for_each_channel(plan, group, k, lanes, [&](int c) {
+      for_each_slot(plan, c, [&](int i, int slot) {
+        const A d = means[i] - centre, part = of_rows[slot] * d;
+        residual += part;
+        m2 += squares[i] + part * d;
+      });
+    });
+    residual = lanes_sum(residual, lanes);
+    m2 = lanes_sum(m2, lanes);
+    if (k != 0 || group >= plan.groups) return;
     const A shift = residual * share;
-    const A m2 = squares - squares == A(0) ? squares - residual * shift : squares;
-    sums.of_group[group] += shift;
+    if (m2 - m2 == A(0)) m2 -= residual * shift;
+    sums.of_group[group] = centre + shift;
     sums.of_group[plan.groups + group] = m2 < A(0) ? A(0) : m2;
   });
+  __syncthreads();
   merge_cluster<FoldMoments>(
-      plan,
-      [&](int rank, int group) {
-        const A* other = plan.pieces > 1 ? in_block(sums.of_group, rank) : sums.of_group;
-        return Moments<A>{count_of(rank), other[group], other[plan.groups + group]};
+      plan, mail,
+      [&](const A* of, int rank, int group) {
+        return Moments<A>{count_of(rank), of[group], of[plan.groups + group]};
       },
-      [&](int group, const Moments<A>& moments) {
+      [&](int group, int k, int lanes, const Moments<A>& moments) {
         const A var = moments.m2 / moments.count, rstd = A(1) / sqrt(var + f.eps);
-        sums.of_set[group] = moments.mean;
-        sums.of_set[plan.groups + group] = rstd;
-        if (at.piece != 0) return;
-        f.mean[at.sample * plan.groups + group] = norm_saved_mean(moments.mean, var);
-        f.rstd[at.sample * plan.groups + group] = rstd;
-        if (f.var != nullptr) f.var[at.sample * plan.groups + group] = var;
+        for_each_channel(plan, group, k, lanes, [&](int c) {
+          const int of_all = at.first_channel + c;
+          sums.terms[c] = moments.mean;
+          sums.terms[plan.tile + c] = rstd * (f.gamma != nullptr ? f.gamma[of_all] : A(1));
+          sums.terms[2 * plan.tile + c] = f.beta != nullptr ? f.beta[of_all] : A(0);
+        });
+        if (k != 0 || at.piece != 0) return;
+        f.mean[at.first_set + group] = norm_saved_mean(moments.mean, var);
+        f.rstd[at.first_set + group] = rstd;
+        if (f.var != nullptr) f.var[at.first_set + group] = var;
       });
-  A scale[N], beta[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const int c = at.active ? at.channel + j : 0;
-    const uint32_t group = plan.by_channels.quotient(static_cast<uint32_t>(c));
-    centre[j] = sums.of_set[group];
-    scale[j] = sums.of_set[plan.groups + group] * (f.gamma != nullptr ? f.gamma[c] : A(1));
-    beta[j] = f.beta != nullptr ? f.beta[c] : A(0);
-  }
-  for_each_row(plan, at, [&](int i) {  // 4 write
+  A mean[N], scale[N], beta[N];
+  load_terms(plan, at, sums, 0, mean);
+  load_terms(plan, at, sums, 1, scale);
+  load_terms(plan, at, sums, 2, beta);
+  write_rows(plan, at, f.y, [&](int i) {
     const Pack<T, N> in = load_pack<N>(held + i);
     A out[N];
 #pragma unroll
     for (int j = 0; j < N; ++j)
-      out[j] = norm_scaled(static_cast<A>(in[j]), centre[j], scale[j], beta[j]);
-    store_pack(f.y + at.base + i, round_pack<T, N>(out));
+      out[j] = norm_scaled(static_cast<A>(in[j]), mean[j], scale[j], beta[j]);
+    return round_pack<T, N>(out);
   });
-  if (plan.pieces > 1) cluster_wait();
 }
 
 // math    dx = rstd·(d - m1 - xhat·m2), d = gamma·dy; core/ops/group_norm.h
 // grid    as the forward kernel
-// passes  1 load, 2 sums, merged, 3 write
+// passes  1 load and sums, merged, 2 write
 // bytes   fewest 3Eb = actual (parts: 2 numbers per piece and channel)
-// smem    the rows of the piece in x and dy, and two sums per column and group
-// needs   packs of N aligned in x, dy and dx
+// smem    the rows of the piece in x and dy, and sums and terms per column and group
+// needs   packs of 16 bytes aligned in x, dy and dx
 // order   rows of a thread, lanes, slots, channels, blocks: fixed by the shape
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 4)
     group_norm_backward_held(const __grid_constant__ SlabBackward<T> b,
                              const __grid_constant__ GroupNormHeld plan) {
   using A = acc_t<T>;
-  const HeldThread at = held_thread(plan, N);
+  const HeldThread at = held_thread<N>(plan);
   const HeldSums<A> sums = held_sums<A>(plan, 2);
   T* x = reinterpret_cast<T*>(dynamic_shared());
   T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
+  HeldMail<A> mail(plan, sums);
   wait_for_previous_kernel();
   start_next_kernel();
-  for_each_row(plan, at, [&](int i) {  // 1 load
-    hold_pack<N>(x + i, b.x + at.base + i);
-    hold_pack<N>(dy + i, b.dy + at.base + i);
-  });
-  commit_copies();
-  const int64_t first_set = at.sample * plan.groups;
-  const auto group_of = [&](int c) { return plan.by_channels.quotient(static_cast<uint32_t>(c)); };
-  A mean[N], dy_sum[N] = {}, dy_x[N] = {};
+  A mean[N], of_dy[N] = {}, of_dy_x[N] = {};
 #pragma unroll
-  for (int j = 0; j < N; ++j)
-    mean[j] = b.mean[first_set + group_of(at.active ? at.channel + j : 0)];
-  wait_copies<0>();
-  for_each_row(plan, at, [&](int i) {  // 2 sums
+  for (int j = 0; j < N; ++j) {
+    const auto c = static_cast<uint32_t>(at.row < at.rows ? at.channel + j : 0);
+    mean[j] = b.mean[at.first_set + plan.by_channels.quotient(c)];
+  }
+  copy_rows<T, 2>(plan, at, {x, dy}, {b.x, b.dy});
+  wait_rows();
+  for_each_row(plan, at, [&](int i) {
     const Pack<T, N> x_in = load_pack<N>(x + i), dy_in = load_pack<N>(dy + i);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const A d = static_cast<A>(dy_in[j]);
-      dy_sum[j] += d;
-      dy_x[j] += d * (static_cast<A>(x_in[j]) - mean[j]);
+      of_dy[j] += d;
+      of_dy_x[j] += d * (static_cast<A>(x_in[j]) - mean[j]);
     }
   });
-  fold_columns<N>(plan, at, sums, dy_sum, dy_x);
-  if (b.parts != nullptr) {
-    for (int c = threadIdx.x; c < plan.c; c += kThreads)
-      b.parts[int64_t{blockIdx.x} * plan.c + c] = {
-          sums.of_c[c], sums.of_c[plan.c + c] * b.rstd[first_set + group_of(c)]};
-  }
-  if (b.dx == nullptr) return;
-  fold_groups<A>(
-      plan,
-      [&](int c) {
-        const A gamma = b.gamma != nullptr ? b.gamma[c] : A(1);
-        return ChannelSums<A>{gamma * sums.of_c[c], gamma * sums.of_c[plan.c + c]};
-      },
-      [&](int group, A d, A d_x) {
-        sums.of_group[group] = d;
-        sums.of_group[plan.groups + group] = d_x;
-      });
-  merge_cluster<FoldSums>(
-      plan,
-      [&](int rank, int group) {
-        const A* other = plan.pieces > 1 ? in_block(sums.of_group, rank) : sums.of_group;
-        return ChannelSums<A>{other[group], other[plan.groups + group]};
-      },
-      [&](int group, const ChannelSums<A>& d) {
-        const A rstd = b.rstd[first_set + group];
-        const A m = static_cast<A>(plan.s) * static_cast<A>(plan.channels);
-        sums.of_set[group] = rstd * (d.dy / m);
-        sums.of_set[plan.groups + group] = rstd * (d.dy_xhat * rstd / m) * rstd;
-      });
-  NormGradient<A> gradient[N];
+  for (int mask = plan.columns; mask < kWarp; mask *= 2) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const int c = at.active ? at.channel + j : 0;
-    const uint32_t group = group_of(c);
-    const A scale = b.rstd[first_set + group] * (b.gamma != nullptr ? b.gamma[c] : A(1));
-    gradient[j] = {mean[j], scale, sums.of_set[group], sums.of_set[plan.groups + group]};
+    for (int j = 0; j < N; ++j) {
+      of_dy[j] += __shfl_xor_sync(kAllLanes, of_dy[j], mask);
+      of_dy_x[j] += __shfl_xor_sync(kAllLanes, of_dy_x[j], mask);
+    }
   }
-  for_each_row(plan, at, [&](int i) {  // 3 write
+  const HeldSlot slot(plan, at);
+  A *dy_sums = sums.of_slot, *dy_x_sums = sums.of_slot + plan.slots * plan.tile;
+  if (slot.writes) {
+    const int to = slot.slot * plan.tile + at.channel;
+#pragma unroll
+    for (int j = 0; j < N; ++j) dy_sums[to + j] = of_dy[j], dy_x_sums[to + j] = of_dy_x[j];
+  }
+  __syncthreads();
+  for_each_group(plan, [&](int group, int k, int lanes) {
+    A d = A(0), d_x = A(0);
+    for_each_channel(plan, group, k, lanes, [&](int c) {
+      A of_c = A(0), of_c_x = A(0);
+      for_each_slot(plan, c, [&](int i, int) { of_c += dy_sums[i], of_c_x += dy_x_sums[i]; });
+      const int of_all = at.first_channel + c;
+      if (b.parts != nullptr)
+        b.parts[at.part * plan.c + of_all] = {of_c, of_c_x * b.rstd[at.first_set + group]};
+      const A gamma = b.gamma != nullptr ? b.gamma[of_all] : A(1);
+      d += gamma * of_c, d_x += gamma * of_c_x;
+    });
+    d = lanes_sum(d, lanes);
+    d_x = lanes_sum(d_x, lanes);
+    if (k == 0 && group < plan.groups)
+      sums.of_group[group] = d, sums.of_group[plan.groups + group] = d_x;
+  });
+  if (b.dx == nullptr) {
+    if (plan.pieces > 1) cluster_meet_second();
+    return;
+  }
+  __syncthreads();
+  merge_cluster<FoldSums>(
+      plan, mail,
+      [&](const A* of, int, int group) {
+        return ChannelSums<A>{of[group], of[plan.groups + group]};
+      },
+      [&](int group, int k, int lanes, const ChannelSums<A>& d) {
+        const A rstd = b.rstd[at.first_set + group];
+        const A m = static_cast<A>(plan.s) * static_cast<A>(plan.channels);
+        const A shift = rstd * (d.dy / m), stretch = rstd * (d.dy_xhat * rstd / m) * rstd;
+        for_each_channel(plan, group, k, lanes, [&](int c) {
+          const A gamma = b.gamma != nullptr ? b.gamma[at.first_channel + c] : A(1);
+          sums.terms[c] = rstd * gamma;
+          sums.terms[plan.tile + c] = shift;
+          sums.terms[2 * plan.tile + c] = stretch;
+        });
+      });
+  A scale[N], shift[N], stretch[N];
+  load_terms(plan, at, sums, 0, scale);
+  load_terms(plan, at, sums, 1, shift);
+  load_terms(plan, at, sums, 2, stretch);
+  write_rows(plan, at, b.dx, [&](int i) {
     const Pack<T, N> x_in = load_pack<N>(x + i), dy_in = load_pack<N>(dy + i);
     A out[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      out[j] = gradient[j](static_cast<A>(x_in[j]), static_cast<A>(dy_in[j]));
-    store_pack(b.dx + at.base + i, round_pack<T, N>(out));
+    for (int j = 0; j < N; ++j) {
+      const NormGradient<A> gradient{mean[j], scale[j], shift[j], stretch[j]};
+      out[j] = gradient(static_cast<A>(x_in[j]), static_cast<A>(dy_in[j]));
+    }
+    return round_pack<T, N>(out);
   });
-  if (plan.pieces > 1) cluster_wait();
 }
 
 // The plan, which does not fit where packs of 16 bytes are not aligned.
@@ -332,7 +290,7 @@ bool group_norm_held_forward(Cuda& cuda, const GroupNormForward& args, const Gro
     using T = typename decltype(type)::type;
     const GroupNormHeld plan = plan_held<T>(cuda, g, 1, {args.x.data, args.y.data});
     if (!plan.fits) return;
-    launch_overlapping(cuda, shape_of(plan), group_norm_forward_held<T, kFullPack<T>>,
+    launch_overlapping(cuda, shape_of(plan), group_norm_forward_held<T, kHeldChannels<T>>,
                        slab_forward<T>(args), plan);
     done = true;
   });
@@ -350,7 +308,8 @@ bool group_norm_held_backward(Cuda& cuda, const GroupNormBackward& args,
     const BackwardWorkspace<A> space(cuda, args, {g.n, g.g, g.channels(), plan.pieces});
     SlabBackward<T> b = slab_backward<T>(args);
     if (args.dgamma || args.dbeta) b.parts = space.parts;
-    launch_overlapping(cuda, shape_of(plan), group_norm_backward_held<T, kFullPack<T>>, b, plan);
+    launch_overlapping(cuda, shape_of(plan), group_norm_backward_held<T, kHeldChannels<T>>, b,
+                       plan);
     sum_samples(cuda, args, g.c, true, space);
     done = true;
   });

@@ -207,25 +207,30 @@ inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int 
   return plan;
 }
 
-// Channels-last tensors whose samples fit on chip: a block, or each block of a cluster, holds
-// rows_per_piece whole rows of a sample; its threads are `lanes` packs wide.
+// Channels-last tensors whose samples fit on chip, all channels of one or a tile of them: a block,
+// or each block of a cluster, holds rows_per_piece rows of a tile.
 struct GroupNormHeld {
   static constexpr int kThreads = 256;
+  static constexpr int kChannels = 4;  // of a thread, at most
   int64_t n = 0;
   int64_t s = 0;
-  int c = 0;
-  int groups = 1;
+  int64_t c = 0;
+  int64_t all_groups = 1;
+  int tiles = 1;     // of a sample
+  int tile = 0;      // channels
+  int groups = 1;    // of a tile
   int channels = 0;  // of a group
-  int lanes = 1;     // a power of two
+  int lanes = 1;     // threads that copy a row, 16 bytes each: a power of two
+  int columns = 1;   // threads that add it up and write it: a power of two
   int slots = 1;     // threads of a column after each warp has added up its own
   int lanes_per_group = 1;
   int pieces = 1;
   int rows_per_piece = 0;
   int tensor_bytes = 0;  // of shared memory, for the rows of one tensor
-  int shared_bytes = 0;  // for those of all tensors and the sums
+  int shared_bytes = 0;  // for those of all tensors, for sums and terms
   bool fits = false;
-  FastDivisor by_pieces, by_channels;
-  int64_t blocks() const { return n * pieces; }
+  FastDivisor by_pieces, by_tiles, by_channels;
+  int64_t blocks() const { return n * tiles * pieces; }
   GRADUS_HD int rows_of(int piece) const {
     const int64_t rest = s - int64_t{piece} * rows_per_piece;
     return rest < 0 ? 0 : rest < rows_per_piece ? static_cast<int>(rest) : rows_per_piece;
@@ -234,10 +239,24 @@ struct GroupNormHeld {
 
 namespace detail {
 
-// Bytes of rows that a block aims at, and most bytes of shared memory with which two blocks fit a
-// multiprocessor of 227 KB.
-inline constexpr int64_t kHeldBytes = 40 * 1024;
-inline constexpr int64_t kHeldShared = 111 * 1024;
+// Most bytes of shared memory with which three blocks, or two, fit a multiprocessor of 227 KB.
+inline constexpr int64_t kHeldShared[] = {74 * 1024, 111 * 1024};
+// Channels that a tile has at least, if there are as many: less memory per row is slower to read,
+// more makes larger clusters, which wait for each other (bench/log_group_norm.md).
+inline constexpr int64_t kTileChannels = 32;
+// Blocks from which larger ones are better than more, and bytes of rows that a block has at least.
+inline constexpr int64_t kHeldBlocks = 512, kHeldLeastBytes = 16 * 1024;
+
+// Channels of a tile: whole groups, halved as long as there are enough of them.
+inline int64_t held_tile_groups(const GroupNormGeometry& g, int width) {
+  int64_t groups = g.g;
+  const auto suits = [&](int64_t fewer) {
+    const int64_t tile = fewer * g.channels();
+    return tile >= kTileChannels && tile % width == 0;
+  };
+  while (groups % 2 == 0 && suits(groups / 2)) groups /= 2;
+  return groups;
+}
 
 }  // namespace detail
 
@@ -246,27 +265,41 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
                                           int64_t accumulator, int tensors, bool has_clusters,
                                           int64_t shared_limit) {
   GroupNormHeld plan;
-  const int64_t packs = g.c / width, row_bytes = g.c * element;
-  if (packs > GroupNormHeld::kThreads || row_bytes * g.s > (int64_t{1} << 24)) return plan;
-  plan.n = g.n, plan.s = g.s;
-  plan.c = static_cast<int>(g.c);
-  plan.groups = static_cast<int>(g.g);
+  const int64_t groups = detail::held_tile_groups(g, width), tile = groups * g.channels();
+  const int64_t columns = detail::ceil_power_of_two(tile / std::min(width, plan.kChannels));
+  if (columns > plan.kThreads) return plan;
+  plan.n = g.n, plan.s = g.s, plan.c = g.c;
+  plan.all_groups = g.g;
+  plan.tiles = static_cast<int>(g.g / groups);
+  plan.tile = static_cast<int>(tile);
+  plan.groups = static_cast<int>(groups);
   plan.channels = static_cast<int>(g.channels());
-  plan.lanes = static_cast<int>(detail::ceil_power_of_two(packs));
-  plan.slots = GroupNormHeld::kThreads / std::max(plan.lanes, 32);
+  plan.columns = static_cast<int>(columns);
+  plan.lanes = static_cast<int>(detail::ceil_power_of_two(tile / width));
+  plan.slots = plan.kThreads / std::max(plan.columns, 32);
   plan.lanes_per_group =
       static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(plan.channels)));
-  const int64_t most = has_clusters ? detail::kMostClusterBlocks : 1;
-  while (plan.pieces < most &&
-         ceil_div(g.s, int64_t{plan.pieces}) * row_bytes * tensors > detail::kHeldBytes) {
-    plan.pieces *= 2;
-  }
+  const auto rows_bytes = [&] {
+    return ceil_div(ceil_div(g.s, int64_t{plan.pieces}) * tile * element, int64_t{16}) * 16;
+  };
+  const auto bytes = [&] {
+    const int64_t boxes = plan.pieces > 1 ? plan.pieces : 0;
+    const int64_t sums = (2 * plan.slots + 3) * tile + (2 + 2 * boxes) * groups;
+    return tensors * rows_bytes() + sums * accumulator;
+  };
+  const auto is_enough = [&](int64_t most) {
+    const bool is_small = tensors * rows_bytes() <= 2 * detail::kHeldLeastBytes;
+    return bytes() <= most && (is_small || plan.blocks() >= detail::kHeldBlocks);
+  };
+  const int64_t most_pieces = has_clusters ? detail::kMostClusterBlocks : 1;
+  while (plan.pieces < most_pieces && !is_enough(detail::kHeldShared[0])) plan.pieces *= 2;
+  if (bytes() > std::min(shared_limit, detail::kHeldShared[1])) return {};
+  plan.fits = true;
   plan.rows_per_piece = static_cast<int>(ceil_div(g.s, int64_t{plan.pieces}));
-  plan.tensor_bytes = static_cast<int>(ceil_div(plan.rows_per_piece * row_bytes, 16) * 16);
-  const int64_t sums = (2 * plan.slots + 2) * g.c + 4 * g.g;
-  plan.shared_bytes = static_cast<int>(tensors * plan.tensor_bytes + sums * accumulator);
-  plan.fits = plan.shared_bytes <= std::min(shared_limit, detail::kHeldShared);
+  plan.tensor_bytes = static_cast<int>(rows_bytes());
+  plan.shared_bytes = static_cast<int>(bytes());
   plan.by_pieces = FastDivisor(static_cast<uint32_t>(plan.pieces));
+  plan.by_tiles = FastDivisor(static_cast<uint32_t>(plan.tiles));
   plan.by_channels = FastDivisor(static_cast<uint32_t>(plan.channels));
   return plan;
 }

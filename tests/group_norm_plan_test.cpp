@@ -167,32 +167,42 @@ TEST(GroupNormPlan, ColumnsCoverEachSampleOnce) {
   }
 }
 
-TEST(GroupNormPlan, HeldSamplesAreCutIntoRows) {
+TEST(GroupNormPlan, HeldSamplesAreCutIntoTilesAndRows) {
   struct Held {
     Case shape;
     int tensors;
-    bool fits;
-    int pieces;
+    int tiles, pieces;  // 0: it does not fit
   };
   const Held cases[] = {
-      {{128, 64, 1024, 32, 4, 4}, 1, true, 8},  {{128, 64, 1024, 32, 4, 4}, 2, true, 8},
-      {{128, 64, 1024, 32, 8, 2}, 1, true, 4},  {{128, 64, 1024, 32, 8, 2}, 2, true, 8},
-      {{256, 128, 3136, 32, 8, 2}, 1, true, 8}, {{256, 128, 3136, 32, 4, 4}, 1, false, 8},
-      {{7, 8, 4, 2, 4, 4}, 1, true, 1},         {{7, 24, 5, 3, 4, 4}, 2, true, 1},
-      {{2, 2048, 20, 1, 8, 2}, 1, true, 2},     {{2, 4096, 20, 1, 8, 2}, 1, false, 1},
+      {{128, 64, 1024, 32, 4, 4}, 1, 2, 2},   {{128, 64, 1024, 32, 4, 4}, 2, 2, 4},
+      {{128, 64, 1024, 32, 8, 2}, 1, 2, 2},   {{128, 64, 1024, 32, 8, 2}, 2, 2, 2},
+      {{256, 128, 3136, 32, 8, 2}, 1, 4, 4},  {{256, 128, 3136, 32, 8, 2}, 2, 4, 8},
+      {{256, 128, 3136, 32, 4, 4}, 1, 4, 8},  {{256, 128, 3136, 32, 4, 4}, 2, 4, 8},
+      {{256, 128, 3136, 128, 8, 2}, 1, 4, 4}, {{256, 128, 3136, 128, 4, 4}, 1, 4, 8},
+      {{256, 128, 3136, 32, 2, 8}, 1, 4, 8},  {{256, 128, 3136, 32, 2, 8}, 2, 0, 1},
+      {{256, 128, 3136, 1, 4, 4}, 1, 0, 1},   {{2, 96, 3136, 32, 8, 2}, 1, 2, 8},
+      {{7, 8, 4, 2, 4, 4}, 1, 1, 1},          {{7, 24, 5, 3, 4, 4}, 2, 1, 1},
+      {{2, 1024, 20, 1, 8, 2}, 1, 1, 2},      {{2, 2048, 20, 1, 8, 2}, 1, 0, 1},
+      {{2, 2048, 49, 32, 8, 2}, 2, 32, 1},    {{2, 16, 1 << 20, 4, 8, 2}, 1, 0, 1},
   };
   constexpr int64_t kLimit = 227 * 1024;
   for (const Held& k : cases) {
     const GroupNormHeld plan = plan_group_norm_held(geometry_of(k.shape), k.shape.width,
                                                     k.shape.element, 4, k.tensors, true, kLimit);
     SCOPED_TRACE(testing::Message() << k.shape.c << "x" << k.shape.s << " x" << k.tensors);
-    EXPECT_EQ(plan.fits, k.fits);
+    EXPECT_EQ(plan.fits, k.tiles > 0);
     EXPECT_EQ(plan.pieces, k.pieces);
     if (!plan.fits) continue;
+    EXPECT_EQ(plan.tiles, k.tiles);
+    EXPECT_EQ(plan.tiles * plan.tile, k.shape.c);
+    EXPECT_EQ(plan.tiles * plan.groups, k.shape.g);
+    EXPECT_EQ(plan.groups * plan.channels, plan.tile);
+    EXPECT_EQ(plan.tile % k.shape.width, 0);
     EXPECT_GE(int64_t{plan.pieces} * plan.rows_per_piece, k.shape.s);
-    EXPECT_GE(plan.lanes * k.shape.width, k.shape.c);
-    EXPECT_LE(plan.lanes, GroupNormHeld::kThreads);
-    EXPECT_GE(plan.tensor_bytes, plan.rows_per_piece * k.shape.c * k.shape.element);
+    EXPECT_GE(plan.lanes * k.shape.width, plan.tile);
+    EXPECT_GE(plan.columns * std::min(k.shape.width, GroupNormHeld::kChannels), plan.tile);
+    EXPECT_LE(plan.columns, GroupNormHeld::kThreads);
+    EXPECT_GE(plan.tensor_bytes, plan.rows_per_piece * plan.tile * k.shape.element);
     EXPECT_EQ(plan.tensor_bytes % 16, 0);
     EXPECT_LE(2 * (plan.shared_bytes + 1024), kLimit + 1024);  // two blocks and the system's part
     // Without clusters, or with little shared memory, only what one block holds.

@@ -67,6 +67,40 @@ TEST_P(GroupNorm, BothFormatsAgree) {
   }
 }
 
+// Images of which CUDA holds a tile of the channels in a cluster, the last block's rows fewer; one
+// that it does not hold; and one of which a row ends in the middle of a power of two.
+TEST_P(GroupNorm, BothFormatsAgreeOnLargeImages) {
+  const std::pair<Shape, int64_t> cases[] = {{{2, 128, 57, 55}, 32}, {{2, 128, 56, 56}, 128},
+                                             {{3, 96, 40, 41}, 4},   {{2, 96, 28, 28}, 96},
+                                             {{1, 40, 90, 90}, 8},   {{2, 16, 210, 200}, 2}};
+  for (const auto& [shape, groups] : cases) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+      SCOPED_TRACE(concat(to_string(shape), " ", groups, " ", dtype));
+      const int64_t m = shape[1] / groups * shape[2] * shape[3];
+      const Tensor gamma = random({shape[1]}, 2, acc_dtype(dtype));
+      const Tensor beta = random({shape[1]}, 3, acc_dtype(dtype)), dy = random(shape, 4, dtype);
+      Tensor results[2], grads[2], dgammas[2], dbetas[2];
+      for (const int i : {0, 1}) {
+        const auto format = i == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last;
+        Tensor x = random(shape, 1, dtype, format).set_requires_grad(true);
+        Tensor g = gamma.detach().clone().set_requires_grad(true);
+        Tensor b = beta.detach().clone().set_requires_grad(true);
+        results[i] = group_norm(x, groups, g, b);
+        results[i].backward(dy);
+        grads[i] = x.grad(), dgammas[i] = g.grad(), dbetas[i] = b.grad();
+      }
+      const auto agree = [&](const Tensor(&tensors)[2], DType of, int64_t terms) {
+        EXPECT_TRUE(agrees(tensors[1].to_vector<double>(), tensors[0].to_vector<double>(), of,
+                           static_cast<double>(terms)));
+      };
+      agree(results, dtype, m);
+      agree(grads, dtype, m);
+      agree(dgammas, acc_dtype(dtype), shape[0] * shape[2] * shape[3]);
+      agree(dbetas, acc_dtype(dtype), shape[0] * shape[2] * shape[3]);
+    }
+  }
+}
+
 TEST_P(GroupNorm, GivesItsSavedTensors) {
   NormStatistics saved;
   group_norm(tensor({1, 3, 5, 7, 2, 4, 6, 8}, {2, 4}), 2, {}, {}, 0, &saved);
@@ -118,6 +152,29 @@ TEST_P(GroupNorm, EmptyTensors) {
     EXPECT_EQ(x.grad().shape(), shape);
     expect_near(gamma.grad(), Values(static_cast<size_t>(shape[1]), 0.0), 0);
     expect_near(beta.grad(), Values(static_cast<size_t>(shape[1]), 0.0), 0);
+  }
+}
+
+// The others' bits stay, too, where several groups share a warp.
+TEST_P(GroupNorm, NanStaysInItsSetOfALargeImage) {
+  const Shape shape = {1, 64, 60, 60};
+  Values values = draw_upstream(shape, DType::f32, 1).data;
+  const auto normalize = [&] {
+    const Tensor x = Tensor::from_vector(
+        values, shape,
+        {.dtype = DType::f32, .device = GetParam(), .format = MemoryFormat::channels_last});
+    return group_norm(x, 32).contiguous(MemoryFormat::contiguous).to_vector<double>();
+  };
+  const Values clean = normalize();
+  const size_t set = 2 * 3600;
+  values[5 * set + 77] = NAN;
+  const Values y = normalize();
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (i / set == 5) {
+      ASSERT_TRUE(std::isnan(y[i])) << i;
+    } else {
+      ASSERT_EQ(y[i], clean[i]) << i;
+    }
   }
 }
 

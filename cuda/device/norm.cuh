@@ -43,17 +43,20 @@ __device__ __forceinline__ T reduce_strided(const T* from, int64_t first, int64_
 }
 
 // Moments of each aligned group of Width lanes, all at once: MergeMoments divides at every step, on
-// either side of a branch. What is left of the sum corrects the rounded mean. In pairs where the
-// sum is not finite.
+// either side of a branch. What is left of the sum corrects the rounded mean. In pairs where a
+// group's sum is not finite.
 template <int Width = kWarp, class A>
 __device__ __forceinline__ Moments<A> merge_lanes(const Moments<A>& value) {
   const A count = warp_sum<Width>(value.count), sum = warp_sum<Width>(value.count * value.mean);
-  if (__any_sync(kAllLanes, sum - sum != A(0))) return warp_reduce<Width>(value, MergeMoments{});
+  const bool in_pairs = sum - sum != A(0);
+  Moments<A> pairs{};
+  if (__any_sync(kAllLanes, in_pairs)) pairs = warp_reduce<Width>(value, MergeMoments{});
   const A share = count > A(0) ? A(1) / count : A(0), centre = sum * share;
   const A delta = value.mean - centre, part = value.count * delta;
   const A left = warp_sum<Width>(part), square = warp_sum<Width>(value.m2 + part * delta);
   const A shift = left * share;
   const A m2 = square - square == A(0) ? square - left * shift : square;
+  if (in_pairs) return pairs;
   return {count, centre + shift, m2 < A(0) ? A(0) : m2};
 }
 
