@@ -140,7 +140,12 @@ TEST_P(NormTerms, WrongSizesAreNamed) {
                "do not fall into 3 groups");
   EXPECT_ERROR(batch_norm_terms(x, four, four, four, four), ErrorCode::invalid_argument,
                "dy must have the shape");
-  EXPECT_ERROR(layer_norm_terms(x, x, {}, {}, four), ErrorCode::invalid_argument, "mean");
+  EXPECT_ERROR(batch_norm_terms(x, x, four, {}, four), ErrorCode::invalid_argument,
+               "batch_norm_terms: needs the mean");
+  EXPECT_ERROR(group_norm_terms(x, x, four, {}, four, 2), ErrorCode::invalid_argument,
+               "group_norm_terms: needs the mean");
+  EXPECT_ERROR(layer_norm_terms(x, x, {}, {}, four), ErrorCode::invalid_argument,
+               "layer_norm_terms: needs the mean");
   EXPECT_ERROR(rms_norm_terms(x, x, four, Tensor::ones({8}, options)), ErrorCode::invalid_argument,
                "gamma must have 5 values");
 }

@@ -40,6 +40,11 @@ void check_inputs(const Tensor& x, const Tensor& dy, const Tensor& rstd, int lea
         acc_dtype(x.dtype()), " for ", x);
 }
 
+// Without a mean the formula is that of rms_norm.
+void check_mean(const Tensor& mean, std::string_view op) {
+  check(mean.defined(), op, "needs the mean");
+}
+
 void check_count(const Tensor& tensor, int64_t count, std::string_view what, const Tensor& x,
                  std::string_view op) {
   check(!tensor.defined() || (tensor.numel() == count && tensor.dtype() == acc_dtype(x.dtype())),
@@ -71,6 +76,7 @@ NormTerms batch_norm_terms(const Tensor& x, const Tensor& dy, const Tensor& gamm
                            const Tensor& mean, const Tensor& rstd) {
   const NoGradGuard no_grad;
   check_inputs(x, dy, rstd, 2, "batch_norm_terms");
+  check_mean(mean, "batch_norm_terms");
   const int64_t n = x.size(0), c = x.size(1), s = x.numel() / std::max<int64_t>(n * c, 1);
   check_count(gamma, c, "gamma", x, "batch_norm_terms");
   check_count(mean, c, "mean", x, "batch_norm_terms");
@@ -85,6 +91,7 @@ NormTerms group_norm_terms(const Tensor& x, const Tensor& dy, const Tensor& gamm
                            const Tensor& mean, const Tensor& rstd, int64_t groups) {
   const NoGradGuard no_grad;
   check_inputs(x, dy, rstd, 2, "group_norm_terms");
+  check_mean(mean, "group_norm_terms");
   const int64_t n = x.size(0), c = x.size(1), s = x.numel() / std::max<int64_t>(n * c, 1);
   check(groups > 0 && c % groups == 0, "group_norm_terms", "the ", c, " channels of ", x,
         " do not fall into ", groups, " groups");
@@ -99,7 +106,7 @@ NormTerms group_norm_terms(const Tensor& x, const Tensor& dy, const Tensor& gamm
 
 NormTerms layer_norm_terms(const Tensor& x, const Tensor& dy, const Tensor& gamma,
                            const Tensor& mean, const Tensor& rstd) {
-  check(mean.defined(), "layer_norm_terms", "needs the mean");
+  check_mean(mean, "layer_norm_terms");
   return row_terms(x, dy, gamma, mean, rstd, "layer_norm_terms");
 }
 
