@@ -192,6 +192,14 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
       three, {}, {}, {pairs.slice(0, 0, 1).squeeze(0), pairs.slice(0, 1, 2).squeeze(0)}));
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
                ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
+  EXPECT_ERROR(instance_norm(three, tensor({1}, {1}), {}, state, {.training = false}),
+               ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
+  EXPECT_ERROR(instance_norm(three, {}, tensor({1}, {1}), state, {.training = false}),
+               ErrorCode::invalid_argument, "instance_norm: beta must have one entry");
+  EXPECT_ERROR(instance_norm(three, {}, {}, state, {.training = false, .eps = -1}),
+               ErrorCode::invalid_argument, "instance_norm: eps must not be negative");
+  EXPECT_ERROR(instance_norm(three.to(DType::i32), {}, {}, state), ErrorCode::invalid_argument,
+               "instance_norm: expected a floating dtype, got i32[1,3,2]");
   expect_near(state.running_mean, Values(3, 0.0), 0);
 }
 

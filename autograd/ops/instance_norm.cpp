@@ -15,9 +15,14 @@ Tensor instance_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta,
                      NormStatistics* saved) {
   check(x.rank() >= 2 && x.rank() <= 5, "instance_norm",
         "expected [n, c, ...] of rank 2 to 5, got ", x);
+  check(is_floating(x.dtype()), "instance_norm", "expected a floating dtype, got ", x);
   check_running_statistics("instance_norm", state.running_mean, state.running_var, x);
   const bool tracked = state.running_mean.defined();
   if (tracked && !options.training) {
+    // Said here, where the op has the caller's name.
+    check_per_channel("instance_norm", "gamma", gamma, x);
+    check_per_channel("instance_norm", "beta", beta, x);
+    check(options.eps >= 0, "instance_norm", "eps must not be negative, got ", options.eps);
     return batch_norm(x, gamma, beta, {state.running_mean, state.running_var, {}},
                       {.training = false, .eps = options.eps}, saved);
   }
