@@ -135,7 +135,8 @@ def render(cpu, cuda):
         "Each cell is the largest error of all cases of a function against its naive f64 reference: "
         "in units in the last place of the dtype, and relative. Both are taken at the value itself "
         "where nothing is added up, and at the largest term where a sum may cancel. Gradients of "
-        "parameters are stored, and judged, in the type that sums are kept in; losses are too. "
+        "biases and of the parameters of norms (`parameters`) are stored, and judged, in the type that "
+        "sums are kept in; losses are too. "
         "Errors among subnormal values count in ulp only. The last two columns are what an op "
         "declares: the type that sums are kept in, and whether two runs, and on the CPU any number "
         "of threads, give the same bits, which its Repeat tests hold it to.",
