@@ -190,6 +190,11 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   const Tensor pairs = tensor(Values(6, 1.0), {3, 2}).transpose(0, 1);
   EXPECT_NO_THROW(instance_norm(
       three, {}, {}, {pairs.slice(0, 0, 1).squeeze(0), pairs.slice(0, 1, 2).squeeze(0)}));
+  const Tensor ten = tensor(Values(10, 1.0), {10}), even = ten.as_strided({3}, {2}, 0);
+  EXPECT_NO_THROW(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {4}, 1)}));
+  EXPECT_NO_THROW(instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 1), even}));
+  EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {3}, 1)}),
+               ErrorCode::invalid_argument, "running_mean and running_var share elements");
   EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
                ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
   EXPECT_ERROR(instance_norm(three, tensor({1}, {1}), {}, state, {.training = false}),

@@ -20,8 +20,14 @@ bool share_elements(const Tensor& a, const Tensor& b) {
   const int64_t last = a.numel() - 1, step_a = a.strides()[0], step_b = b.strides()[0];
   if (last < 0 || a.storage() != b.storage()) return false;
   const int64_t distance = b.offset() - a.offset();
-  const bool alternate = step_a == step_b && step_a > 0 && distance % step_a != 0;
-  return !alternate && distance <= last * step_a && -distance <= last * step_b;
+  if (distance > last * step_a || -distance > last * step_b) return false;
+  if (last == 0) return true;
+  if (step_a == step_b) return distance % step_a == 0;
+  for (int64_t i = 0; i <= last; ++i) {
+    const int64_t from_b = i * step_a - distance;
+    if (from_b >= 0 && from_b <= last * step_b && from_b % step_b == 0) return true;
+  }
+  return false;
 }
 
 }  // namespace
