@@ -29,7 +29,11 @@ namespace init {
 
 Tensor uniform(const Shape& shape, double low, double high) {
   std::vector<float> values(static_cast<size_t>(checked_numel(shape, "init")));
-  for (float& value : values) value = static_cast<float>(sequence().uniform(low, high));
+  for (float& value : values) {
+    value = static_cast<float>(sequence().uniform(low, high));
+    // It may have been rounded up to high.
+    if (low < high && value >= high) value = std::nextafter(value, -INFINITY);
+  }
   return Tensor::from_vector(values, shape).set_requires_grad(true);
 }
 
