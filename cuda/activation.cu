@@ -4,6 +4,7 @@
 #include "cuda/device/activation_half.cuh"
 #include "cuda/device/bits.cuh"
 #include "cuda/device/l2_policy.cuh"
+#include "cuda/fits_l2.h"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/map.cuh"
 
@@ -186,10 +187,10 @@ void forward(Cuda& cuda, const ActivationForward& args, const F& f) {
       const T* x = args.x.as<T>();
       T* y = args.y.as<T>();
       uint8_t* mask = args.mask.as<uint8_t>();
-      const int64_t bytes = args.x.nbytes(), fit = cuda.info().l2_bytes;
-      if (bytes > fit) return forward_mask<Evict::last>(cuda, x, y, mask, count, f);
-      if (2 * bytes > fit) return forward_mask<Evict::most_first>(cuda, x, y, mask, count, f);
-      return forward_mask<Evict::normal>(cuda, x, y, mask, count, f);
+      const int64_t bytes = args.x.nbytes();
+      if (fits_l2(cuda, 2 * bytes)) return forward_mask<Evict::normal>(cuda, x, y, mask, count, f);
+      if (fits_l2(cuda, bytes)) return forward_mask<Evict::most_first>(cuda, x, y, mask, count, f);
+      return forward_mask<Evict::last>(cuda, x, y, mask, count, f);
     }
   }
   map_elements<T>(cuda, args.y, args.x, Value<T, F>{f});

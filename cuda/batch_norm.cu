@@ -7,6 +7,7 @@
 #include "cuda/batch_norm_waves.cuh"
 #include "cuda/check.h"
 #include "cuda/context.h"
+#include "cuda/fits_l2.h"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
@@ -25,9 +26,6 @@ void with_width(const BatchNormGeometry& g, std::initializer_list<const void*> p
     f(std::integral_constant<int, 1>());
   }
 }
-
-// Whether bytes that are read once more, or beside as many that are written, find room in L2.
-bool fits_l2(const Cuda& cuda, int64_t bytes) { return bytes <= cuda.info().l2_bytes; }
 
 template <class Part>
 Part* reserve_parts(Cuda& cuda, int64_t count, size_t extra_bytes = 0) {
@@ -98,8 +96,8 @@ bool launch_waves(Cuda& cuda, const Of& of, typename Of::Element* to, BatchNormR
   if constexpr (N > 1) {
     using Board = BatchNormBoard<typename Of::Part, typename Finish::Terms>;
     constexpr int kPack = N * sizeof(typename Of::Element);
-    const int64_t fit = cuda.info().l2_bytes, inputs = rows.c * rows.packs * kPack * Of::kInputs;
-    if (inputs <= fit || 2 * kBatchNormLagBytes > fit) return false;
+    const int64_t inputs = rows.c * rows.packs * kPack * Of::kInputs;
+    if (fits_l2(cuda, inputs) || !fits_l2(cuda, 2 * kBatchNormLagBytes)) return false;
     const BatchNormWaves waves = plan_batch_norm_waves(rows, kPack, Of::kInputs);
     if (waves.lag == 0) return false;
     const Board board(cuda.workspace(Board::bytes(rows)), rows);

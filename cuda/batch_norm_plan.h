@@ -1,7 +1,7 @@
 // How batch normalization is spread over a GPU: host code, tested without one. Chunks decide the
 // order of sums and depend on the shape, the pack width, the number of inputs and, for
 // channels-last, on whether statistics are the batch's; which plan is taken, on what the card has
-// of clusters, shared memory and L2, too.
+// of clusters, shared memory and L2 and on what is wanted, too (core/ops/batch_norm.h).
 #pragma once
 
 #include "core/host_device.h"

@@ -2,6 +2,7 @@
 // each row, so a thread keeps a pack of channels and walks down the rows of a sample.
 #include "cuda/device/l2_policy.cuh"
 #include "cuda/device/shared.cuh"
+#include "cuda/fits_l2.h"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
@@ -270,7 +271,7 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
   finish_moments(cuda, args, of, parts);
   const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-  const auto kernel = args.x.nbytes() <= cuda.info().l2_bytes
+  const auto kernel = fits_l2(cuda, args.x.nbytes())
                           ? group_norm_forward_write_columns<T, N, Evict::normal>
                           : group_norm_forward_write_columns<T, N, Evict::last>;
   launch_overlapping(cuda, write, kernel, slab_forward<T>(args), plan);
@@ -290,7 +291,7 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-    const auto kernel = 2 * args.x.nbytes() <= cuda.info().l2_bytes
+    const auto kernel = fits_l2(cuda, 2 * args.x.nbytes())
                             ? group_norm_backward_write_columns<T, N, Evict::normal>
                             : group_norm_backward_write_columns<T, N, Evict::last>;
     launch_overlapping(cuda, write, kernel, slab_backward<T>(args), space.terms, plan);

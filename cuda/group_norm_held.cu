@@ -121,10 +121,9 @@ __global__ void __launch_bounds__(kThreads, 4)
     residual = lanes_sum(residual, lanes);
     m2 = lanes_sum(m2, lanes);
     if (k != 0 || group >= plan.groups) return;
-    const A shift = residual * share;
-    if (m2 - m2 == A(0)) m2 -= residual * shift;
-    sums.of_group[group] = centre + shift;
-    sums.of_group[plan.groups + group] = m2 < A(0) ? A(0) : m2;
+    const Moments<A> moments = correct_moments(count, share, centre, m2, residual);
+    sums.of_group[group] = moments.mean;
+    sums.of_group[plan.groups + group] = moments.m2;
   });
   __syncthreads();
   merge_cluster<FoldMoments>(

@@ -152,11 +152,7 @@ __device__ __forceinline__ Moments<acc_t<T>> lanes_moments(Each&& each, int widt
   });
   square = lanes_sum(square, width);
   if constexpr (!kCorrects) return {count, centre, square};
-  residual = lanes_sum(residual, width);
-  const A shift = residual * share, surplus = residual * shift;
-  // A sum of squares that is not finite stays so, whatever the surplus is.
-  const A m2 = square - square == A(0) ? square - surplus : square;
-  return {count, centre + shift, m2 < A(0) ? A(0) : m2};
+  return correct_moments(count, share, centre, square, lanes_sum(residual, width));
 }
 
 // Writes a set's statistics, where `writes`; returns rstd.

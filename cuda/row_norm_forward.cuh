@@ -2,16 +2,19 @@
 // without.
 #pragma once
 
+#include "cuda/fits_l2.h"
 #include "cuda/row_norm_forward_rows.cuh"
 
 namespace gradus {
 
-// The moments of what a warp's threads hold of `count` packs of a row, in two passes.
+// The moments of what a warp's threads hold of `count` packs of a row, in two passes. Where a sum
+// of so many rounds, what is left of it corrects the mean.
 template <int N, bool kMean, class T>
 __device__ __forceinline__ Moments<acc_t<T>> held_row_moments(const T* held, int count) {
   using A = acc_t<T>;
   constexpr int kThreads = detail::kRowNormThreads;
-  A sum = A(0), square = A(0), x[N];
+  constexpr bool kCorrects = kMean && sizeof(T) > 2;
+  A sum = A(0), square = A(0), residual = A(0), x[N];
   int own = 0;
   for (int i = threadIdx.x; i < count; i += kThreads, ++own) {
     if constexpr (!kMean) continue;
@@ -21,13 +24,19 @@ __device__ __forceinline__ Moments<acc_t<T>> held_row_moments(const T* held, int
   }
   const A values = warp_sum(static_cast<A>(own * N));
   sum = warp_sum(sum);
-  const A mean = values > A(0) ? sum / values : A(0);
+  const A mean = values > A(0) ? sum / values : A(0), share = values > A(0) ? A(1) / values : A(0);
   for (int i = threadIdx.x; i < count; i += kThreads) {
     load_values<N>(x, held + i * N);
 #pragma unroll
-    for (int j = 0; j < N; ++j) square += (x[j] - mean) * (x[j] - mean);
+    for (int j = 0; j < N; ++j) {
+      const A d = x[j] - mean;
+      if constexpr (kCorrects) residual += d;
+      square += d * d;
+    }
   }
-  return {values, mean, warp_sum(square)};
+  square = warp_sum(square);
+  if constexpr (kCorrects) return correct_moments(values, share, mean, square, warp_sum(residual));
+  return {values, mean, square};
 }
 
 // What a block holds of rows: `count` packs of each, from pack `begin` on.
@@ -190,7 +199,7 @@ template <class T, int N, bool kMean>
 void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& plan) {
   using std::integral_constant;
   const bool whole = plan.whole && f.gamma != nullptr && (!kMean || f.beta != nullptr);
-  const bool large = f.rows * f.m * int64_t{sizeof(T)} > cuda.info().l2_bytes;
+  const bool large = !fits_l2(cuda, f.rows * f.m * int64_t{sizeof(T)});
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
     const auto launch_kernel_of = [&](auto is_whole, auto is_large) {

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
   const int64_t count = min(SplitRowsPlan::kChunk, m - begin);
   const T* from = x + row * m + begin;
   A values[K * N] = {};
-  A sum = A(0), square = A(0);
+  A sum = A(0), square = A(0), residual = A(0);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = (k * kThreads + threadIdx.x) * N;
@@ -110,10 +110,18 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
   for (int k = 0; k < K; ++k) {
     if ((k * kThreads + threadIdx.x) * N >= count) continue;
 #pragma unroll
-    for (int j = 0; j < N; ++j) square += (values[k * N + j] - mean) * (values[k * N + j] - mean);
+    for (int j = 0; j < N; ++j) {
+      const A d = values[k * N + j] - mean;
+      residual += d;
+      square += d * d;
+    }
   }
   square = block_sum(square);
-  if (threadIdx.x == 0) parts[blockIdx.x] = {static_cast<A>(count), mean, square};
+  if constexpr (kMean) residual = block_sum(residual);
+  if (threadIdx.x != 0) return;
+  const A total = static_cast<A>(count);
+  parts[blockIdx.x] = kMean ? correct_moments(total, A(1) / total, mean, square, residual)
+                            : Moments<A>{total, mean, square};
 }
 
 // grid   one block per row

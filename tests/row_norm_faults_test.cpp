@@ -31,6 +31,16 @@ TEST_P(RowNormFaults, D001_ConstantRowsStayFinite) {
   for (const double value : rms_norm(x, row).to_vector<double>()) ASSERT_NEAR(value, 1, 1e-5);
 }
 
+// Of equal values the mean is the value, whatever their sum is rounded to.
+TEST_P(RowNormFaults, D001_ConstantLongRowsGiveBeta) {
+  for (const int64_t m : {40'000, 131'072, 2'000'000}) {
+    for (const double c : {1000.1, 10922.7, 20000.3}) {
+      const Tensor y = layer_norm(filled({2, m}, c, DType::f32), {m});
+      for (const double value : y.to_vector<double>()) ASSERT_EQ(value, 0) << m << " of " << c;
+    }
+  }
+}
+
 TEST_P(RowNormFaults, D002_LargeMeansDoNotCancel) {
   Tensor x = leaf({19999.5, 20000, 20000.5, 20000}, {1, 4}, DType::f32);
   const Tensor y = layer_norm(x, {4});

@@ -7,7 +7,7 @@
 //   f(x)       the value
 //   df(v, dy)  dy · f'(x), where v is x, or passes(x) of an activation with two slopes
 // Members are parameters; a struct is at most 16 bytes of them, trivially copyable. Where a limit
-// is finite they select, so that no 0·inf makes a NaN of it.
+// is finite they select, so that no 0·inf makes a NaN of it; LeakyReLU of slope 0 is 0·x at -inf.
 #pragma once
 
 #include <string_view>

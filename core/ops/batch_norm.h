@@ -30,7 +30,8 @@
 // elements). Variance is summed about the mean, in one pass by merging (count, mean, M2) of chunks
 // with Chan's formula, or in two passes; never as E[x²] - E[x]² (docs/numerics.md). Chunks depend
 // on the shape of x only (on CUDA also on its alignment, on what the device has of clusters, shared
-// memory and L2, and in the gradient on whether dx is wanted).
+// memory and L2, on whether the running average is cumulative, and in the gradient on whether dx is
+// wanted and on `training`).
 #pragma once
 
 #include "core/backend.h"

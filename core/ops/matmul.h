@@ -9,7 +9,7 @@
 // Formula: https://pytorch.org/docs/stable/generated/torch.nn.Linear.html
 //
 // An operand is transposed by its strides alone. Sums are kept in acc_t and rounded once; how k is
-// split depends on the shape only.
+// split depends on the shape only (on CUDA also on strides, alignment, precision and the card).
 #pragma once
 
 #include "core/backend.h"

@@ -42,9 +42,18 @@ __device__ __forceinline__ T reduce_strided(const T* from, int64_t first, int64_
   return total;
 }
 
+// Moments by sums about a rounded mean, which `residual`, Σ (x - mean), corrects; share = 1 /
+// count, or 0. A sum of squares that is not finite stays so, whatever is taken from it.
+template <class A>
+__device__ __forceinline__ Moments<A> correct_moments(A count, A share, A mean, A square,
+                                                      A residual) {
+  const A shift = residual * share;
+  const A m2 = square - square == A(0) ? square - residual * shift : square;
+  return {count, mean + shift, m2 < A(0) ? A(0) : m2};
+}
+
 // Moments of each aligned group of Width lanes, all at once: MergeMoments divides at every step, on
-// either side of a branch. What is left of the sum corrects the rounded mean. In pairs where a
-// group's sum is not finite.
+// either side of a branch. In pairs where a group's sum is not finite.
 template <int Width = kWarp, class A>
 __device__ __forceinline__ Moments<A> merge_lanes(const Moments<A>& value) {
   const A count = warp_sum<Width>(value.count), sum = warp_sum<Width>(value.count * value.mean);
@@ -53,11 +62,8 @@ __device__ __forceinline__ Moments<A> merge_lanes(const Moments<A>& value) {
   if (__any_sync(kAllLanes, in_pairs)) pairs = warp_reduce<Width>(value, MergeMoments{});
   const A share = count > A(0) ? A(1) / count : A(0), centre = sum * share;
   const A delta = value.mean - centre, part = value.count * delta;
-  const A left = warp_sum<Width>(part), square = warp_sum<Width>(value.m2 + part * delta);
-  const A shift = left * share;
-  const A m2 = square - square == A(0) ? square - left * shift : square;
-  if (in_pairs) return pairs;
-  return {count, centre + shift, m2 < A(0) ? A(0) : m2};
+  const A residual = warp_sum<Width>(part), square = warp_sum<Width>(value.m2 + part * delta);
+  return in_pairs ? pairs : correct_moments(count, share, centre, square, residual);
 }
 
 }  // namespace gradus
