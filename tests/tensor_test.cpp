@@ -157,6 +157,21 @@ TEST_P(TensorOn, SourcesMayShareMemory) {
   EXPECT_EQ(y.to_vector<double>(), (Values{0, 0, 2, 4, 6}));
 }
 
+// Two that wrap the same memory have storages of their own.
+TEST(Tensor, SourceMayShareWrappedMemory) {
+  std::vector<float> memory(6 * 6), turned(6 * 6);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = static_cast<float>(i);
+    turned[i] = static_cast<float>(i % 6 * 6 + i / 6);
+  }
+  const Tensor source = Tensor::wrap(memory.data(), {6, 6});
+  Tensor::wrap(memory.data(), {6, 6}).copy_(source.transpose(0, 1));
+  EXPECT_EQ(memory, turned);
+  Tensor::wrap(memory.data() + 1, {35}).add_(Tensor::wrap(memory.data(), {35}));
+  for (size_t i = 1; i < memory.size(); ++i) turned[memory.size() - i] += turned[35 - i];
+  EXPECT_EQ(memory, turned);
+}
+
 TEST_P(TensorOn, WritesToRepeatedElementsAreRefused) {
   Tensor x = iota({1, 3});
   Tensor repeated = x.expand({2, 3});
