@@ -241,6 +241,20 @@ TEST(Compare, ErrorsNameTheModule) {
                "dtype");
 }
 
+// As one without parameters is easily forgotten.
+TEST(Compare, AModuleThatIsNotListedIsNamed) {
+  struct Forgetful final : nn::Module {
+    std::string_view kind() const override { return "Forgetful"; }
+    void list(nn::Contents& own) override { own.child("hidden", hidden); }
+    Tensor forward(const Tensor& x) override { return activation(hidden(x)); }
+    nn::Linear hidden{6, 3};
+    nn::ReLU activation;
+  };
+  Forgetful net;
+  EXPECT_ERROR(compare(net, drawn_batch({5, 6}, 3), quick()), ErrorCode::invalid_argument,
+               "compare", "ReLU", "list()");
+}
+
 TEST(CompareCuda, TheGpuIsHeldAgainstTheSameReference) {
   GRADUS_SKIP_WITHOUT(kCuda);
   for (const std::string& norm : nn::norm_names()) {

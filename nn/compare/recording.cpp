@@ -1,5 +1,6 @@
 #include "nn/compare/recording.h"
 
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -20,9 +21,15 @@ Recording record(Module& model, const Tensor& x,
   Recording recording;
   auto dys = std::make_shared<std::vector<Tensor>>();
   std::vector<size_t> open;  // calls whose caller has not ended yet
+  std::set<const Module*> listed;
+  for (const Module::Entry& entry : model.modules()) listed.insert(entry.module);
   Ending ending;
   {
     const ForwardObserver observer([&](const ForwardEvent& event) {
+      // It has no path, by which calls are told to belong to their caller, and its tensors are not
+      // known.
+      check(listed.contains(&event.module), "compare", "the ", event.module.kind(),
+            " that is called here is in list() of no module");
       const size_t index = recording.calls.size();
       ModuleCall call{.path = event.path, .module = &event.module};
       call.x = event.x.detach(), call.y = event.y.detach();
