@@ -140,4 +140,5 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/gradusConfig.cmake
               ${PROJECT_BINARY_DIR}/generated/gradusConfigVersion.cmake
               scripts/cmake/FindLibZip.cmake
         DESTINATION ${GRADUS_PACKAGE_DIR})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Not CMAKE_INSTALL_DOCDIR, which is the parent's where that has included GNUInstallDirs.
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/gradus)

@@ -15,6 +15,11 @@ if(GRADUS_SANITIZE)
   target_link_options(gradus_options INTERFACE -fsanitize=${GRADUS_SANITIZE})
 endif()
 
+if(BUILD_SHARED_LIBS)  # all of it is exported, whatever a parent has chosen for its own code
+  set(CMAKE_CXX_VISIBILITY_PRESET default)
+  set(CMAKE_CUDA_VISIBILITY_PRESET default)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN OFF)
+endif()
 add_library(gradus)  # shared or static, as BUILD_SHARED_LIBS says
 add_library(gradus::gradus ALIAS gradus)
 set_target_properties(gradus PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_STANDARD 20)
