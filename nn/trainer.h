@@ -56,14 +56,14 @@ struct EpochReport {
 
 struct TrainerOptions {
   int64_t epochs = 1;
-  Precision precision;
+  Precision precision = {};
   double clip_value = 0;        // limit of each value of the gradients; 0: none
   double clip_norm = 0;         // limit of the norm of all gradients, after that; 0: none
   bool capture = true;          // CUDA: replay a graph
   int64_t progress_every = 50;  // steps between looks at the device
-  std::function<void(const Progress&)> on_progress;
+  std::function<void(const Progress&)> on_progress = {};
   // After each epoch, when the next has begun: state() then holds the run from there on.
-  std::function<void(const EpochReport&)> on_epoch;
+  std::function<void(const EpochReport&)> on_epoch = {};
   // Polled after every step and every batch of an evaluation; a signal handler may set it.
   const std::atomic<bool>* stop = nullptr;
 };

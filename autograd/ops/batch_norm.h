@@ -14,9 +14,9 @@ struct BatchNormOptions {
 
 // The statistics that training updates in place and evaluation reads.
 struct BatchNormState {
-  Tensor running_mean;  // [c], acc_dtype(x.dtype), any stride but 0; the two share no element
-  Tensor running_var;   // the same
-  Tensor batches;       // one i64, of any shape; may be undefined
+  Tensor running_mean = {};  // [c], acc_dtype(x.dtype), any stride but 0; the two share no element
+  Tensor running_var = {};   // the same
+  Tensor batches = {};       // one i64, of any shape; may be undefined
 };
 
 // x: [n, c] to [n, c, d, h, w], floating, contiguous or channels-last (other strides are copied

@@ -7,7 +7,7 @@
 namespace gradus {
 
 struct CrossEntropyOptions {
-  Tensor weight;  // [c], acc_dtype of the logits: of each class; undefined for 1
+  Tensor weight = {};  // [c], acc_dtype of the logits: of each class; undefined for 1
   Reduction reduction = Reduction::mean;
   double label_smoothing = 0.0;  // 0 to 1
   int64_t ignore_index = -100;   // rows with this label do not count

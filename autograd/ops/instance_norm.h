@@ -13,8 +13,8 @@ struct InstanceNormOptions {
 
 // The statistics that training updates in place and evaluation reads; both or none.
 struct InstanceNormState {
-  Tensor running_mean;  // [c], acc_dtype(x.dtype), any stride but 0; the two share no element
-  Tensor running_var;   // the same
+  Tensor running_mean = {};  // [c], acc_dtype(x.dtype), any stride but 0; the two share no element
+  Tensor running_var = {};   // the same
 };
 
 // x: [n, c] to [n, c, d, h, w], floating, contiguous or channels-last (other strides are copied

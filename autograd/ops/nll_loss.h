@@ -7,7 +7,7 @@
 namespace gradus {
 
 struct NllLossOptions {
-  Tensor weight;  // [c], acc_dtype of log_probs: of each class; undefined for 1
+  Tensor weight = {};  // [c], acc_dtype of log_probs: of each class; undefined for 1
   Reduction reduction = Reduction::mean;
   int64_t ignore_index = -100;  // rows with this label do not count
 };

@@ -23,8 +23,8 @@ Tensor smooth_l1_loss(const Tensor& x, const Tensor& t, Reduction reduction = Re
                       double beta = 1.0);
 
 struct BceWithLogitsOptions {
-  Tensor weight;      // of each value, acc_dtype of x, broadcasts to x; undefined for 1
-  Tensor pos_weight;  // of the targets' share, the same
+  Tensor weight = {};      // of each value, acc_dtype of x, broadcasts to x; undefined for 1
+  Tensor pos_weight = {};  // of the targets' share, the same
   Reduction reduction = Reduction::mean;
 };
 

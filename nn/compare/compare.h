@@ -28,7 +28,7 @@ struct CompareOptions {
   std::vector<DType> dtypes{DType::f32};  // of activations and weights; one row each
   // Makes the loss of one element of what the model gives. Not given: the cross entropy with the
   // batch's labels, which is a row of its own; without labels, a random upstream gradient.
-  std::function<Tensor(const Tensor& y)> loss;
+  std::function<Tensor(const Tensor& y)> loss = {};
   double tolerance = 0;     // of a tensor's largest value or term, for all; 0: computed
   uint64_t seed = 0;        // of a random upstream gradient
   int repeats = 3;          // of each time; 0: no times

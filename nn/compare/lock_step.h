@@ -29,7 +29,7 @@ namespace gradus {
 struct LockStepOptions {
   int64_t steps = 10;
   double tolerance = 0;  // of a tensor's largest value or term, for all; 0: computed
-  std::function<void(int64_t step, double loss)> on_step;  // after each, from 1
+  std::function<void(int64_t step, double loss)> on_step = {};  // after each, from 1
 };
 
 // make_model: an f32 model on the CPU, with the same values each time; it is trained in training
