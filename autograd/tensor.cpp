@@ -113,6 +113,7 @@ void Tensor::backward(const Tensor& dy, bool retain_graph) const {
 void Tensor::register_hook(Hook hook) const {
   if (!requires_grad())
     fail(ErrorCode::autograd, "register_hook", *this, " does not require a gradient");
+  check(hook != nullptr, "register_hook", "expected a hook, got an empty function");
   grad_state()->hooks.push_back(std::move(hook));
 }
 

@@ -253,6 +253,8 @@ TEST(Hooks, Refusals) {
                "hook: expected a gradient like f64[2]@cpu, got f64[1]@cpu");
   EXPECT_ERROR(f64({1}, {1}).register_hook([](const Tensor&) { return Tensor(); }), kAutograd,
                "register_hook: f64[1]@cpu does not require a gradient");
+  EXPECT_ERROR(x.register_hook(Tensor::Hook()), ErrorCode::invalid_argument,
+               "register_hook: expected a hook");
 }
 
 TEST(Versions, D077_ChangesOfSavedTensorsAreNoticedThroughViews) {
