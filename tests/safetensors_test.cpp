@@ -363,6 +363,24 @@ TEST_F(Safetensors, WriterChecksItsInput) {
   EXPECT_TRUE(dir.names().empty());
 }
 
+// Of no bytes a span may hold a null pointer or any other, and what is read holds a null pointer.
+TEST_F(Safetensors, TheChecksumCoversWhatPrecedesAnEmptyTensor) {
+  const Bytes value = f32_bytes({1, 2});
+  for (const std::span<const std::byte> none :
+       {std::span<const std::byte>(), view(value).first(0)}) {
+    const std::vector<SafeTensorView> tensors{{"name", DType::f32, {2}, view(value)},
+                                              {"none", DType::u8, {0, 3}, none}};
+    write_safetensors(dir.path("w"), tensors, {}, true);
+    EXPECT_EQ(read_safetensors(dir.path("w")).tensors.size(), 2u);
+    Bytes bytes = read_file(dir.path("w"));
+    const auto name = std::ranges::search(bytes, to_bytes("name"));
+    ASSERT_FALSE(name.empty());
+    *name.begin() = 'N';
+    dir.file("changed", bytes);
+    EXPECT_ERROR(read_safetensors(dir.path("changed")), ErrorCode::io, "its checksum is");
+  }
+}
+
 TEST_F(Safetensors, FailedWriteKeepsTheOldFile) {
   const Bytes value = f32_bytes({1});
   const SafeTensorView tensor{"a", DType::f32, {1}, view(value)};

@@ -29,6 +29,7 @@ inline size_t find_digits(std::string_view header) {
 class Checksum {
  public:
   void add(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;  // zlib begins anew where the pointer is null
     crc_ = crc32_z(crc_, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
   }
 
