@@ -30,7 +30,8 @@ A element(const AnyView& view, int64_t i, A otherwise) {
 }
 
 // The running average's weight of this batch, and the count of batches, updated once per launch.
-double running_factor(const BatchNormForward& args) {
+double running_factor(const Cpu& cpu, const BatchNormForward& args) {
+  cpu.threads();  // makes the team, which may throw: nothing has changed then
   if (!args.batches) return args.momentum;
   int64_t& batches = *args.batches.as<int64_t>();
   ++batches;
@@ -72,7 +73,7 @@ void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormG
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  const double factor = running_factor(args);
+  const double factor = running_factor(cpu, args);
   cpu.parallel(g.c, [&](int64_t c) {
     if (args.training) {
       Moments moments;  // 1 mean, var
@@ -207,7 +208,7 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
   // All memory is taken before the running statistics change.
   const Workspace<Moments> parts(cpu, args.training ? tiles * g.c : 0);
   const Workspace<A> terms(cpu, 3 * g.c);
-  const double factor = running_factor(args);
+  const double factor = running_factor(cpu, args);
   if (args.training) {
     parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 1 mean, var
       tile_moments(x, g.c, begin, end, parts.data() + begin / rows * g.c);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/gradcheck.h"
+#include "autograd/ops/batch_norm.h"
 #include "core/tensor.h"
 #include "cpu/context.h"
 #include "nn/capture.h"
@@ -117,6 +118,20 @@ TEST(Cpu, DifferencesWithoutThreadsEndWithTheFirstError) {
     EXPECT_ERROR(finite_differences([&] { return x; }, x, dy, steps), ErrorCode::invalid_argument,
                  "GRADUS_THREADS: expected 1 to 256, got 'many'");
   });
+}
+
+// The count of batches is a running statistic, too.
+TEST(Cpu, BatchNormWithoutThreadsCountsNothing) {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = Tensor::ones({2, 3, 2, 2}, {.format = format});
+    const BatchNormState state{Tensor::zeros({3}), Tensor::ones({3}),
+                               Tensor::zeros({}, {.dtype = DType::i64})};
+    with_environment("GRADUS_THREADS", "many", [&] {
+      EXPECT_ERROR(batch_norm(x, {}, {}, state), ErrorCode::invalid_argument,
+                   "GRADUS_THREADS: expected 1 to 256, got 'many'");
+    });
+    EXPECT_EQ(state.batches.item<int64_t>(), 0);
+  }
 }
 
 bool has(Isa isa) {
