@@ -6,6 +6,7 @@
 #include "core/launch.h"
 #include "core/ops/arithmetic.h"
 #include "core/ops/copy.h"
+#include "core/share_memory.h"
 
 namespace gradus {
 namespace {
@@ -51,20 +52,13 @@ void require_no_history(const Tensor& source, std::string_view op) {
   }
 }
 
-// Whether both reach into the same memory; storages that wrap what others own may overlap, too.
-bool overlap(const Storage& a, const Storage& b) {
-  if (a.device() != b.device() || a.bytes() == 0 || b.bytes() == 0) return false;
-  const auto begin = [](const Storage& s) { return reinterpret_cast<uintptr_t>(s.data()); };
-  return begin(a) < begin(b) + b.bytes() && begin(b) < begin(a) + a.bytes();
-}
-
 // `source` without history, as a copy if it shares memory with `target` other than element by
 // element.
 Tensor readable_beside(const Tensor& target, const Tensor& source) {
   const Tensor plain = source.detach();
   const bool same_view = plain.raw().data == target.raw().data && plain.shape() == target.shape() &&
                          plain.strides() == target.strides() && plain.dtype() == target.dtype();
-  return overlap(*plain.storage(), *target.storage()) && !same_view ? plain.clone() : plain;
+  return share_memory(*plain.storage(), *target.storage()) && !same_view ? plain.clone() : plain;
 }
 
 GradState& state_of(const Tensor& tensor) {

@@ -151,6 +151,18 @@ TEST_P(ClipGradTest, SharedGradientsAndParameters) {
   EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0.25, 0.25}));
 }
 
+TEST(ClipGrad, GradientsInOneWrappedMemory) {
+  std::vector<float> memory{3, 4};
+  Tensor a = Tensor::zeros({2}), b = Tensor::zeros({2});
+  a.set_grad(Tensor::wrap(memory.data(), {2})), b.set_grad(Tensor::wrap(memory.data(), {2}));
+  const Tensor norm = clip_grad_norm_({a, b}, 1);  // sqrt(2)·5
+  EXPECT_DOUBLE_EQ(norm.item<double>(), std::sqrt(50.0));
+  for (const Tensor& p : {a, b}) {
+    EXPECT_NEAR(p.grad().to_vector<double>()[0], 3 / std::sqrt(50.0), 1e-6);
+    EXPECT_NEAR(p.grad().to_vector<double>()[1], 4 / std::sqrt(50.0), 1e-6);
+  }
+}
+
 TEST_P(ClipGradTest, AnInfiniteMaximumOnlyMeasures) {
   Tensor p = parameter({0, 0}, DType::f32, GetParam());
   for (const double value : {2.0, static_cast<double>(INFINITY)}) {

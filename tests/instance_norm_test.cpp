@@ -187,6 +187,12 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   const Tensor four = tensor(Values(4, 1.0), {4});
   EXPECT_ERROR(instance_norm(three, {}, {}, {four.slice(0, 0, 3), four.slice(0, 1, 4)}),
                ErrorCode::invalid_argument, "running_mean and running_var share elements");
+  std::vector<double> memory(3, 1.0);
+  const TensorOptions f64{.dtype = DType::f64};
+  EXPECT_ERROR(
+      instance_norm(Tensor::ones({1, 3, 2}, f64), {}, {},
+                    {Tensor::wrap(memory.data(), {3}, f64), Tensor::wrap(memory.data(), {3}, f64)}),
+      ErrorCode::invalid_argument, "running_mean and running_var share elements");
   const Tensor pairs = tensor(Values(6, 1.0), {3, 2}).transpose(0, 1);
   EXPECT_NO_THROW(instance_norm(
       three, {}, {}, {pairs.slice(0, 0, 1).squeeze(0), pairs.slice(0, 1, 2).squeeze(0)}));
@@ -195,16 +201,16 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   EXPECT_NO_THROW(instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 1), even}));
   EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {3}, 1)}),
                ErrorCode::invalid_argument, "running_mean and running_var share elements");
-  EXPECT_ERROR(instance_norm(tensor(Values(6, 1.0), {1, 3, 2}), tensor({1}, {1}), {}, state),
-               ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
-  EXPECT_ERROR(instance_norm(three, tensor({1}, {1}), {}, state, {.training = false}),
-               ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
-  EXPECT_ERROR(instance_norm(three, {}, tensor({1}, {1}), state, {.training = false}),
-               ErrorCode::invalid_argument, "instance_norm: beta must have one entry");
-  EXPECT_ERROR(instance_norm(three, {}, {}, state, {.training = false, .eps = -1}),
-               ErrorCode::invalid_argument, "instance_norm: eps must not be negative");
-  EXPECT_ERROR(instance_norm(three.to(DType::i32), {}, {}, state), ErrorCode::invalid_argument,
-               "instance_norm: expected a floating dtype, got i32[1,3,2]");
+  for (const bool training : {true, false}) {  // evaluation is batch_norm's, its errors are not
+    EXPECT_ERROR(instance_norm(three, tensor({1}, {1}), {}, state, {.training = training}),
+                 ErrorCode::invalid_argument, "instance_norm: gamma must have one entry");
+    EXPECT_ERROR(instance_norm(three, {}, tensor({1}, {1}), state, {.training = training}),
+                 ErrorCode::invalid_argument, "instance_norm: beta must have one entry");
+    EXPECT_ERROR(instance_norm(three, {}, {}, state, {.training = training, .eps = -1}),
+                 ErrorCode::invalid_argument, "instance_norm: eps must not be negative");
+    EXPECT_ERROR(instance_norm(three.to(DType::i64), {}, {}, state, {.training = training}),
+                 ErrorCode::invalid_argument, "instance_norm: expected a floating dtype, got i64");
+  }
   expect_near(state.running_mean, Values(3, 0.0), 0);
 }
 

@@ -1,6 +1,9 @@
 #include "autograd/ops/per_channel.h"
 
+#include <cstdint>
+
 #include "core/error.h"
+#include "core/share_memory.h"
 
 namespace gradus {
 
@@ -18,8 +21,9 @@ namespace {
 // Of two tensors [c] of one dtype.
 bool share_elements(const Tensor& a, const Tensor& b) {
   const int64_t last = a.numel() - 1, step_a = a.strides()[0], step_b = b.strides()[0];
-  if (last < 0 || a.storage() != b.storage()) return false;
-  const int64_t distance = b.offset() - a.offset();
+  if (last < 0 || !share_memory(*a.storage(), *b.storage())) return false;
+  const auto address = [](const Tensor& t) { return reinterpret_cast<intptr_t>(t.raw().data); };
+  const int64_t distance = (address(b) - address(a)) / size_of(a.dtype());
   if (distance > last * step_a || -distance > last * step_b) return false;
   if (last == 0) return true;
   if (step_a == step_b) return distance % step_a == 0;

@@ -6,6 +6,7 @@
 #include "autograd/tape.h"
 #include "core/launch.h"
 #include "core/ops/clip_grad.h"
+#include "core/share_memory.h"
 #include "nn/match.h"
 
 namespace gradus::nn {
@@ -34,7 +35,9 @@ std::vector<Tensor> dense_grads(const std::vector<Tensor>& parameters, std::stri
             "all gradients must be on one device, got ", grad, " and ", grads.front());
     }
     const bool is_dense = grad.is_contiguous() || grad.is_contiguous(MemoryFormat::channels_last);
-    const auto shares = [&](const Tensor& other) { return other.storage() == grad.storage(); };
+    const auto shares = [&](const Tensor& other) {
+      return share_memory(*other.storage(), *grad.storage());
+    };
     if (!is_dense) {
       p.set_grad(dense(grad));
     } else if (std::ranges::any_of(grads, shares)) {

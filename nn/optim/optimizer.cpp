@@ -10,6 +10,7 @@
 #include "core/ops/arithmetic.h"
 #include "core/ops/copy.h"
 #include "core/ops/schedule_step.h"
+#include "core/share_memory.h"
 #include "nn/host_copy.h"
 #include "nn/match.h"
 
@@ -21,11 +22,9 @@ Tensor born_tensor(const std::vector<int64_t>& born) {
 }
 
 // Of tensors that are dense.
-bool share_memory(const Tensor& a, const Tensor& b) {
+bool share_elements(const Tensor& a, const Tensor& b) {
   const AnyView x = a.raw(), y = b.raw();
-  const auto begin = [](const AnyView& v) { return reinterpret_cast<uintptr_t>(v.data); };
-  const auto end = [&](const AnyView& v) { return begin(v) + static_cast<uintptr_t>(v.nbytes()); };
-  return x.nbytes() > 0 && y.nbytes() > 0 && begin(x) < end(y) && begin(y) < end(x);
+  return share_memory(x.data, x.nbytes(), y.data, y.nbytes());
 }
 
 void check_parameters(const std::vector<NamedTensor>& parameters) {
@@ -42,7 +41,7 @@ void check_parameters(const std::vector<NamedTensor>& parameters) {
       if (&other == &p) break;
       check(!is_same(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
             " are one parameter, which would be stepped twice");
-      check(!share_memory(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
+      check(!share_elements(other.tensor, p.tensor), "optimizer", other.name, " and ", p.name,
             " share memory, which would be stepped twice");
       check(other.name != p.name, "optimizer", "two parameters are named ", p.name);
     }

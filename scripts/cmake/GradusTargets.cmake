@@ -16,8 +16,11 @@ if(GRADUS_SANITIZE)
 endif()
 
 if(BUILD_SHARED_LIBS)  # all of it is exported, whatever a parent has chosen for its own code
-  set(CMAKE_CXX_VISIBILITY_PRESET default)
-  set(CMAKE_CUDA_VISIBILITY_PRESET default)
+  foreach(language CXX CUDA)
+    if(CMAKE_${language}_VISIBILITY_PRESET)
+      set(CMAKE_${language}_VISIBILITY_PRESET default)
+    endif()
+  endforeach()
   set(CMAKE_VISIBILITY_INLINES_HIDDEN OFF)
 endif()
 add_library(gradus)  # shared or static, as BUILD_SHARED_LIBS says
