@@ -20,7 +20,9 @@ struct Moments {
     const double total = count + b.count;
     const double delta = b.mean - mean;
     mean += delta * (b.count / total);
-    m2 += b.m2 + delta * delta * (count * b.count / total);
+    m2 += b.m2;
+    // Of a first part delta is its mean, whose square may overflow beside a small variance.
+    if (count > 0) m2 += delta * delta * (count * b.count / total);
     count = total;
   }
 };

@@ -62,6 +62,18 @@ TEST_P(GroupNormFaults, D001_ConstantGroupsGiveBeta) {
   }
 }
 
+// The square of their mean is beyond f64, and their variance is 0.
+TEST_P(GroupNormFaults, D001_ConstantGroupsFarFromZeroGiveBeta) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = Tensor::full({2, 4, 2, 2}, 0x1p520,
+                                  {.dtype = DType::f64, .device = GetParam(), .format = format});
+    for (const double y : group_norm(x, 2).to_vector<double>()) ASSERT_EQ(y, 0);
+    for (const double y : instance_norm(x).to_vector<double>()) ASSERT_EQ(y, 0);
+    const Tensor rows = x.contiguous().reshape({2, 16});
+    for (const double y : group_norm(rows, 2).to_vector<double>()) ASSERT_EQ(y, 0);
+  }
+}
+
 TEST_P(GroupNormFaults, D002_LargeMeanDoesNotCancel) {
   for (const bool channels_last : {false, true}) {
     const auto format = channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
