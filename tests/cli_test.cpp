@@ -77,7 +77,11 @@ TEST_F(CliCommands, ThreadsOfTheEnvironment) {
 TEST_F(CliCommands, OutputFilesMustDifferAndHaveNames) {
   for (const char* option : {"--save", "--resume", "--metrics"}) {
     expect_failure(train({option, ""}), 2, {option, "expected the name of a file"});
-    expect_failure(train({std::string(option) + "="}), 2, {option});
+    for (const char* next : {"--quiet", "gone"}) {  // is no name
+      expect_failure(train({std::string(option) + "=", next}), 2,
+                     {option, "expected the name of a file"});
+      EXPECT_FALSE(std::filesystem::exists(dir_.path(next)));
+    }
   }
   expect_failure(train({"--data", ""}), 2, {"--data", "expected the name of a file or folder"});
   std::filesystem::create_symlink("a", dir_.path("link"));

@@ -12,7 +12,9 @@
 #include <iostream>
 #include <new>
 #include <sstream>
+#include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/build_config.h"
@@ -28,6 +30,21 @@ void open_standard_streams() {
   for (int number = 0; number <= 2; ++number) {
     if (fcntl(number, F_GETFD) == -1) (void)open("/dev/null", O_RDWR);  // takes the lowest number
   }
+}
+
+// The parser's own order is from the last to the first. For an empty value, as `--save=$FILE` of a
+// script may have, it would take the next argument; behind `--save ""` it takes the empty one.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string text = argv[i];
+    const bool is_empty = text.starts_with("--") && text.find('=') == text.size() - 1;
+    if (is_empty) text.pop_back();
+    arguments.push_back(std::move(text));
+    if (is_empty) arguments.emplace_back();
+  }
+  std::ranges::reverse(arguments);
+  return arguments;
 }
 
 // Breaks the texts into lines of a terminal.
@@ -89,7 +106,7 @@ int main(int argc, char** argv) {
   add_explain(app, action);
   add_info(app, action);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(argc, argv));
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return kBadUsage;
     action = [] {  // help or the version, which has been printed
