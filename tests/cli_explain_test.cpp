@@ -235,6 +235,9 @@ TEST_F(CliExplain, LargeTensorsAreRefusedAtOnce) {
                  {"does not fit 63 bits"});
   expect_failure(gradus({"explain", "group_norm", "--groups", "4611686018427387904"}), 1,
                  {"give a shape for 4611686018427387904 groups"});
+  const ProcessResult many =
+      gradus({"explain", "group_norm", "--groups", "1025", "--shape", "1,1025,2"});
+  EXPECT_EQ(many.status, 0) << many.err;  // it has been given
 }
 
 TEST_F(CliExplain, SeedsDrawTheSameAgain) {

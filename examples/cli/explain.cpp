@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -47,7 +48,8 @@ Inputs make_inputs(ExplainOptions& o) {
     if (arrays.contains("x")) explain::check_derivable(o.setting, arrays.at("x").shape());
     return explain::complete(o.setting, inputs_of(arrays, o.setting), o.seed);
   }
-  const Shape shape = parse_shape(o.shape).value_or(explain::default_shape(o.setting));
+  const std::optional<Shape> given = parse_shape(o.shape);
+  const Shape shape = given ? *given : explain::default_shape(o.setting);
   explain::check_derivable(o.setting, shape);
   return explain::draw_inputs(o.setting, shape, o.seed);
 }
