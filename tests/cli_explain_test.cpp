@@ -59,6 +59,14 @@ TEST_F(CliExplain, LinesFitATerminal) {
       40U);
   const std::string high = gradus({"explain", "layer_norm", "--shape", "26,2"}).out;
   EXPECT_TRUE(contains(high, "    ... 2 more lines\n"));
+  const auto drawn = [&](const char* shape) {
+    return gradus({"explain", "local_response_norm", "--shape", shape}).out;
+  };
+  expect_fits(drawn("1,28"));
+  EXPECT_TRUE(contains(drawn("1,28"), "\n    23       "));
+  EXPECT_TRUE(contains(drawn("1,28"), "\n    ... 4 more channels\n"));
+  expect_fits(drawn("1,100"));
+  EXPECT_TRUE(contains(drawn("1,100"), "\n    ... 76 more channels\n"));
 }
 
 TEST_F(CliExplain, WhatIsNotANumberIsNotEqual) {

@@ -68,21 +68,27 @@ std::string_view in_words(Verdict verdict, std::string_view holds, std::string_v
 
 std::string_view equality(Verdict verdict) { return in_words(verdict, "equal", "NOT EQUAL"); }
 
-// The window of each channel, and the mirrored one, drawn.
+// The window of each channel, and the mirrored one, drawn: of many channels the first, as in a
+// grid.
 std::vector<std::string> windows_drawn(const Derivation& d) {
+  constexpr int64_t kColumns = 28, kLines = 24;
   const std::vector<int64_t> bounds = d.windows.to_vector<int64_t>();
-  const int64_t c = d.windows.size(0);
-  const int width = std::max<int>(8, static_cast<int>(c) + 2);
+  const int64_t c = d.windows.size(0), columns = std::min(c, kColumns), rows = std::min(c, kLines);
+  const std::string_view rest = columns < c ? "..." : "";
+  const int width = std::max(8, static_cast<int>(columns + std::ssize(rest)) + 2);
   std::vector<std::string> lines{fmt::format("channel  {:<{}}{}", "window", width, "mirrored")};
-  for (int64_t k = 0; k < c; ++k) {
+  for (int64_t k = 0; k < rows; ++k) {
     std::string drawn[2];
     for (int side = 0; side < 2; ++side) {
       const size_t at = static_cast<size_t>(4 * k + 2 * side);
-      for (int64_t j = 0; j < c; ++j)
+      for (int64_t j = 0; j < columns; ++j)
         drawn[side] += j >= bounds[at] && j < bounds[at + 1] ? (j == k ? 'o' : '#') : '.';
+      drawn[side] += rest;
     }
     lines.push_back(fmt::format("{:<7}  {:<{}}{}", k, drawn[0], width, drawn[1]));
   }
+  if (rows < c)
+    lines.push_back(fmt::format("... {} more channel{}", c - rows, c - rows == 1 ? "" : "s"));
   return lines;
 }
 
