@@ -56,8 +56,8 @@ Seeding seeding();
 // New tensors without history, in row-major order of draws whatever the format. `generator` must be
 // on options.device.
 // Uniform in [low, high), low as the dtype rounds it, or low where the two are equal, with as many
-// random bits as the dtype's significand; floating. Throws invalid_argument unless low <= high, both finite in the dtype and
-// their distance in its acc_dtype.
+// random bits as the dtype's significand; floating. Throws invalid_argument unless low <= high,
+// both finite in the dtype and their distance in its acc_dtype.
 Tensor rand(const Shape& shape, const TensorOptions& options = {}, Generator* generator = nullptr,
             double low = 0.0, double high = 1.0);
 // Normal with the given mean and standard deviation, at most 8.6 of them away; floating.
