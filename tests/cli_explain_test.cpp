@@ -208,6 +208,19 @@ TEST_F(CliExplain, ValuesOfAFile) {
                  {"--shape excludes --values"});
 }
 
+TEST_F(CliExplain, WhatIsSavedCanBeReadAgain) {
+  const auto run = [&](Arguments more) {
+    more.insert(more.begin(), {"explain", "local_response_norm"});
+    return gradus(more);
+  };
+  const ProcessResult saved = run({"--size", "1000000000", "--save", "s.npz"});
+  ASSERT_EQ(saved.status, 0) << saved.err;
+  const ProcessResult again = run({"--values", "s.npz"});
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_TRUE(contains(again.out, "size = 1000000000,"));
+  expect_failure(run({"--size", "1000000001"}), 2, {"--size", "1000000000"});
+}
+
 // An = may be part of a path.
 TEST_F(CliExplain, NamesOfArraysAndOfFiles) {
   const std::vector<double> x = {1, 2, 4, 7};

@@ -196,7 +196,7 @@ void add_setting_options(CLI::App& command, Setting& setting) {
       ->excludes(train);
   command.add_option("--size", setting.size, "Of local_response_norm's window")
       ->type_name("N")
-      ->transform(integer(1))
+      ->transform(integer(1, kMostOfSetting))
       ->capture_default_str();
   for (const auto& [name, value] :
        {std::pair("--alpha", &setting.alpha), {"--beta", &setting.beta}, {"--k", &setting.k}}) {

@@ -126,7 +126,7 @@ void take_setting(const Arrays& arrays, const std::set<std::string>& given, Sett
     const double number = found->second.to(DType::f64).reshape({}).item<double>();
     using T = std::remove_reference_t<decltype(value)>;
     const bool fits = std::is_floating_point_v<T> ? std::isfinite(number) && number >= 0
-                                                  : number >= 0 && number <= 1e9;
+                                                  : number >= 0 && number <= kMostOfSetting;
     value = fits ? static_cast<T>(number) : T();
     check(fits && static_cast<double>(value) == number, "explain", name, " cannot be ", number);
   };

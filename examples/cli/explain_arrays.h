@@ -26,6 +26,9 @@ std::string path_of(const std::string& file);
 // files, too; another layer's options are no error.
 Arrays read_arrays(const std::vector<std::string>& files, explain::Layer layer);
 
+// What a number of the setting, in a file or as an option, may be at most.
+inline constexpr int64_t kMostOfSetting = 1'000'000'000;
+
 // Takes what the arrays say of the setting, but for what was `given` on the command line.
 void take_setting(const Arrays& arrays, const std::set<std::string>& given,
                   explain::Setting& setting);
