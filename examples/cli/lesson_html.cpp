@@ -1,5 +1,7 @@
 #include "examples/cli/lesson_html.h"
 
+#include <algorithm>
+
 #include "core/build_config.h"
 #include "core/error.h"
 #include "examples/cli/lesson_variant.h"
@@ -122,11 +124,52 @@ Inputs inputs_for(const Setting& setting, Inputs inputs) {
   return inputs;
 }
 
+Inputs inputs_at(const Position& position, const Inputs& inputs) {
+  return first_samples(inputs_for(position.setting, inputs), position.batch);
+}
+
+bool has_variance(const Position& position, const Inputs& inputs) {
+  try {
+    explain::check_variance(position.setting, inputs_at(position, inputs));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+  return true;
+}
+
+// Leaves out values at which nothing can be told, but for those of the start: groups and modes by
+// all samples, and of batch what a group or mode that stays has too few samples for.
+void keep_variance(json& controls, const Setting& setting, const json& start,
+                   const Inputs& inputs) {
+  if (!setting.is_norm() || setting.eps > 0) return;
+  const auto told = [&](const std::string& key, const json& value) {
+    json narrow = controls;
+    for (json& control : narrow) {
+      if (control.at("key") == key)
+        control["values"] = json::array({value});
+      else if (control.at("key") == "batch")
+        control["values"] = json::array({start.at("batch")});
+    }
+    return std::ranges::all_of(positions_of(narrow, setting), [&](const Position& position) {
+      return has_variance(position, inputs);
+    });
+  };
+  for (const std::string key : {"groups", "mode", "batch"}) {
+    for (json& control : controls) {
+      if (control.at("key") != key) continue;
+      json kept = json::array();
+      for (const json& value : control.at("values"))
+        if (value == start.at(key) || told(key, value)) kept.push_back(value);
+      control["values"] = kept;
+    }
+  }
+}
+
 json variants_of(const json& controls, const Setting& setting, const Inputs& inputs) {
   json variants = json::array();
   for (const Position& position : positions_of(controls, setting)) {
-    const Inputs in = first_samples(inputs_for(position.setting, inputs), position.batch);
-    json variant = lesson_variant(explain::derive(position.setting, in));
+    json variant = lesson_variant(explain::derive(position.setting, inputs_at(position, inputs)));
     variant.update(position.names);
     variants.push_back(std::move(variant));
   }
@@ -183,10 +226,12 @@ json lesson_data(const Setting& setting, const Inputs& given, uint64_t seed) {
   const Shape& shape = inputs.x.shape();
   check(shape.numel() <= kMostValues, "lesson", "a page shows at most ", kMostValues,
         " values, got a tensor of shape ", shape);
-  const json controls = controls_of(setting, shape);
+  json controls = controls_of(setting, shape);
+  const json start = start_of(setting, controls);
+  keep_variance(controls, setting, start, inputs);
   json data = page_data(controls, shape);
   data["op"] = explain::to_string(setting.layer);
-  data["start"] = start_of(setting, controls);
+  data["start"] = start;
   data["variants"] = variants_of(controls, setting, inputs);
   data["source"] = source_of(contract_of(setting));
   return data;

@@ -15,7 +15,8 @@ Shape lesson_shape(const explain::Setting& setting);
 // The lesson for setting.layer, starting at this setting. `inputs.x` may be undefined: then inputs
 // of lesson_shape() are drawn with `seed`; what else is undefined is drawn beside a given x. x has
 // at most 600 values, which is what can still be read. Sliders: groups over the divisors of c,
-// batch from 1 to n, the size of the window, training or evaluation; as the layer has them.
+// batch from 1 to n, the size of the window, training or evaluation; as the layer has them, without
+// the values at which a variance and eps are 0.
 nlohmann::json lesson_data(const explain::Setting& setting, const explain::Inputs& inputs,
                            uint64_t seed);
 
