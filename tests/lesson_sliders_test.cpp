@@ -1,6 +1,8 @@
 // Which positions the sliders of a lesson have.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "examples/cli/lesson_html.h"
 
 namespace gradus {
@@ -37,6 +39,44 @@ TEST(LessonSliders, LeavesOutWhereAVarianceAndEpsAreZero) {
   EXPECT_EQ(values(batch, {.x = x}, 0), (json{3, 4}));
   const Tensor constant = Tensor::from_vector<double>({1, 2, 1, 3}, {2, 2});
   EXPECT_EQ(values(batch, {.x = constant}, 1), json::array({"eval"}));
+}
+
+// So that the page is written, and read, in seconds.
+TEST(LessonSliders, HaveSomeOfManyValues) {
+  const auto data = [](const Setting& setting, const Shape& shape) {
+    const json result =
+        cli::lesson_data(setting, {.x = explain::draw_inputs(setting, shape, 1).x}, 0);
+    EXPECT_LT(result.dump().size(), 6'000'000U);
+    for (const json& control : result["controls"]) {
+      const json& values = control["values"];
+      EXPECT_LE(values.size(), 24U);
+      const json start = result["start"][control["key"].get<std::string>()];
+      EXPECT_NE(std::find(values.begin(), values.end(), start), values.end());
+    }
+    return result;
+  };
+  const json sizes =
+      data({.layer = Layer::local_response_norm, .size = 100}, {1, 150})["controls"][0]["values"];
+  EXPECT_EQ(sizes.size(), 24U);
+  EXPECT_EQ(sizes.front(), 1);
+  EXPECT_EQ(sizes.back(), 150);
+  for (size_t i = 1; i < sizes.size(); ++i) {
+    const auto step = sizes[i].get<int>() - sizes[i - 1].get<int>();
+    EXPECT_TRUE(step > 0 && step < 9) << step;
+  }
+  const json batch = data({.layer = Layer::batch_norm}, {200, 3})["controls"];
+  EXPECT_EQ(batch[0]["values"].front(), 2);
+  EXPECT_EQ(batch[0]["values"].back(), 200);
+  EXPECT_GE(batch[0]["values"].size(), 23U);
+  EXPECT_EQ(batch[1]["values"], (json{"train", "eval"}));
+  // Two long ones, of as many values as a page may have.
+  const json both = data({.layer = Layer::local_response_norm, .size = 5}, {24, 25});
+  EXPECT_LE(both["variants"].size(), 48U);
+  EXPECT_EQ(both["controls"][1]["values"].front(), 1);
+  EXPECT_EQ(both["controls"][1]["values"].back(), 24);
+  // All of few.
+  const json all = data({.layer = Layer::local_response_norm, .size = 5}, {5, 12})["controls"];
+  EXPECT_EQ(all[0]["values"].size() * all[1]["values"].size(), 60U);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "examples/cli/lesson_html.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/build_config.h"
 #include "core/error.h"
@@ -16,6 +17,8 @@ using explain::Setting;
 using nlohmann::json;
 
 constexpr int64_t kMostValues = 600;
+constexpr size_t kMostOfSlider = 24;
+constexpr size_t kMostOfPage = 48 * kMostValues;  // positions times values of x
 
 // The first n samples.
 Inputs first_samples(const Inputs& inputs, int64_t n) {
@@ -166,6 +169,35 @@ void keep_variance(json& controls, const Setting& setting, const json& start,
   }
 }
 
+// The start, the ends, and others evenly spread between these: `most` of all, which is 3 or more.
+json spread(const json& values, const json& start, size_t most) {
+  if (values.size() <= most) return values;
+  std::set<size_t> kept;
+  for (size_t i = 0; i + 1 < most; ++i) kept.insert(i * (values.size() - 1) / (most - 2));
+  kept.insert(static_cast<size_t>(std::ranges::find(values, start) - values.begin()));
+  json result = json::array();
+  for (const size_t at : kept) result.push_back(values[at]);
+  return result;
+}
+
+// Leaves out values of the longest sliders until the page is of some MB.
+void keep_size(json& controls, const json& start, const Shape& shape) {
+  std::vector<size_t> most;
+  for (const json& control : controls)
+    most.push_back(std::min(control.at("values").size(), kMostOfSlider));
+  const auto size = [&] {
+    size_t product = static_cast<size_t>(shape.numel());
+    for (const size_t one : most) product *= one;
+    return product;
+  };
+  while (size() > kMostOfPage) --*std::ranges::max_element(most);
+  for (size_t i = 0; i < most.size(); ++i) {
+    json& control = controls[i];
+    control["values"] =
+        spread(control.at("values"), start.at(control.at("key").get<std::string>()), most[i]);
+  }
+}
+
 json variants_of(const json& controls, const Setting& setting, const Inputs& inputs) {
   json variants = json::array();
   for (const Position& position : positions_of(controls, setting)) {
@@ -229,6 +261,7 @@ json lesson_data(const Setting& setting, const Inputs& given, uint64_t seed) {
   json controls = controls_of(setting, shape);
   const json start = start_of(setting, controls);
   keep_variance(controls, setting, start, inputs);
+  keep_size(controls, start, shape);
   json data = page_data(controls, shape);
   data["op"] = explain::to_string(setting.layer);
   data["start"] = start;

@@ -16,7 +16,8 @@ Shape lesson_shape(const explain::Setting& setting);
 // of lesson_shape() are drawn with `seed`; what else is undefined is drawn beside a given x. x has
 // at most 600 values, which is what can still be read. Sliders: groups over the divisors of c,
 // batch from 1 to n, the size of the window, training or evaluation; as the layer has them, without
-// the values at which a variance and eps are 0.
+// the values at which a variance and eps are 0. Of many values a slider has 24 at most, and fewer
+// where the page would be more than some MB: the start, both ends, others evenly between them.
 nlohmann::json lesson_data(const explain::Setting& setting, const explain::Inputs& inputs,
                            uint64_t seed);
 
