@@ -60,16 +60,21 @@ install_missing() {
 }
 
 # build FOLDER TARGET [CMAKE OPTIONS...]: configures FOLDER as Release, unless it is already
-# configured otherwise, and builds TARGET. GRADUS_CUDA=AUTO, ON or OFF chooses the CUDA backend.
+# configured otherwise, and builds TARGET. GRADUS_CUDA=AUTO, ON or OFF chooses the CUDA backend,
+# which takes most of the time: without a GPU it is left out if nothing is said.
 build() {
-  local folder=$1 target=$2
+  local folder=$1 target=$2 cuda=${GRADUS_CUDA:-}
   shift 2
   local options=(-S "$root" -B "$folder" "$@")
   if [[ ! -e $folder/CMakeCache.txt ]]; then
     options+=(-DCMAKE_BUILD_TYPE=Release)
     ! command -v ninja >/dev/null || options+=(-G Ninja)
+    if [[ -z $cuda ]] && ! nvidia-smi -L >/dev/null 2>&1; then
+      say "no GPU here: building without the CUDA backend (GRADUS_CUDA=AUTO builds it)"
+      cuda=OFF
+    fi
   fi
-  [[ -z ${GRADUS_CUDA:-} ]] || options+=("-DGRADUS_CUDA=$GRADUS_CUDA")
+  [[ -z $cuda ]] || options+=("-DGRADUS_CUDA=$cuda")
   say "building $target in $folder"
   cmake "${options[@]}" || die "the configuration failed"
   cmake --build "$folder" --target "$target" --parallel "$jobs" || die "the build failed"
