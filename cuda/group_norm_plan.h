@@ -244,17 +244,27 @@ inline constexpr int64_t kHeldShared[] = {74 * 1024, 111 * 1024};
 // Channels that a tile has at least, if there are as many: less memory per row is slower to read,
 // more makes larger clusters, which wait for each other (bench/log_group_norm.md).
 inline constexpr int64_t kTileChannels = 32;
-// Blocks from which larger ones are better than more, and bytes of rows that a block has at least.
-inline constexpr int64_t kHeldBlocks = 512, kHeldLeastBytes = 16 * 1024;
+// Blocks from which larger ones are better than more, bytes of rows that a block has at least, and
+// up to which it takes more channels instead of leaving them to others.
+inline constexpr int64_t kHeldBlocks = 512, kHeldLeastBytes = 16 * 1024, kHeldMoreBytes = 50 * 1024;
 
-// Channels of a tile: whole groups, halved as long as there are enough of them.
-inline int64_t held_tile_groups(const GroupNormGeometry& g, int width) {
-  int64_t groups = g.g;
-  const auto suits = [&](int64_t fewer) {
-    const int64_t tile = fewer * g.channels();
-    return tile >= kTileChannels && tile % width == 0;
+// Groups of a tile: all, halved as long as there are channels enough; of short samples more again,
+// as long as there are blocks enough.
+inline int64_t held_tile_groups(const GroupNormGeometry& g, int width, int64_t element,
+                                int tensors) {
+  const auto tile = [&](int64_t groups) { return groups * g.channels(); };
+  const auto suits = [&](int64_t groups) {
+    return tile(groups) >= kTileChannels && tile(groups) % width == 0;
   };
+  const auto is_short = [&](int64_t groups) {
+    return g.n * (g.g / groups) >= kHeldBlocks &&
+           g.s * tile(groups) * element * tensors <= kHeldMoreBytes &&
+           tile(groups) <=
+               int64_t{GroupNormHeld::kThreads} * std::min(width, GroupNormHeld::kChannels);
+  };
+  int64_t groups = g.g;
   while (groups % 2 == 0 && suits(groups / 2)) groups /= 2;
+  while (groups < g.g && is_short(2 * groups)) groups *= 2;
   return groups;
 }
 
@@ -265,7 +275,8 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
                                           int64_t accumulator, int tensors, bool has_clusters,
                                           int64_t shared_limit) {
   GroupNormHeld plan;
-  const int64_t groups = detail::held_tile_groups(g, width), tile = groups * g.channels();
+  const int64_t groups = detail::held_tile_groups(g, width, element, tensors);
+  const int64_t tile = groups * g.channels();
   const int64_t columns = detail::ceil_power_of_two(tile / std::min(width, plan.kChannels));
   if (columns > plan.kThreads) return plan;
   plan.n = g.n, plan.s = g.s, plan.c = g.c;

@@ -68,11 +68,12 @@ TEST_P(GroupNorm, BothFormatsAgree) {
 }
 
 // Images of which CUDA holds a tile of the channels in a cluster, the last block's rows fewer; one
-// that it does not hold; and one of which a row ends in the middle of a power of two.
+// that it does not hold; one of which a row ends in the middle of a power of two; and small ones of
+// many channels.
 TEST_P(GroupNorm, BothFormatsAgreeOnLargeImages) {
-  const std::pair<Shape, int64_t> cases[] = {{{1, 64, 57, 55}, 16}, {{1, 64, 56, 56}, 64},
-                                             {{2, 96, 20, 21}, 4},  {{2, 96, 14, 14}, 96},
-                                             {{1, 40, 40, 40}, 8},  {{1, 16, 120, 120}, 2}};
+  const std::pair<Shape, int64_t> cases[] = {
+      {{1, 64, 57, 55}, 16}, {{1, 64, 56, 56}, 64},  {{2, 96, 20, 21}, 4},   {{2, 96, 14, 14}, 96},
+      {{1, 40, 40, 40}, 8},  {{1, 16, 120, 120}, 2}, {{128, 512, 3, 3}, 32}, {{3, 512, 7, 7}, 1}};
   for (const auto& [shape, groups] : cases) {
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
       SCOPED_TRACE(concat(to_string(shape), " ", groups, " ", dtype));
