@@ -94,6 +94,7 @@ set(GRADUS_PRIVATE_HEADERS
   autograd/ops/row_norm.h
   autograd/ops/group_norm_node.h
   autograd/ops/axis_set.h
+  core/share_memory.h
   nn/compare/differences.h
   nn/compare/layer.h
   nn/compare/layer_time.h
