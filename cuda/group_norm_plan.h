@@ -298,12 +298,12 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
     const int64_t sums = (2 * plan.slots + 3) * tile + (2 + 2 * boxes) * groups;
     return tensors * rows_bytes() + sums * accumulator;
   };
-  const auto is_enough = [&](int64_t most) {
+  const auto suits = [&] {
     const bool is_small = tensors * rows_bytes() <= 2 * detail::kHeldLeastBytes;
-    return bytes() <= most && (is_small || plan.blocks() >= detail::kHeldBlocks);
+    return bytes() <= detail::kHeldShared[0] && (is_small || plan.blocks() >= detail::kHeldBlocks);
   };
   const int64_t most_pieces = has_clusters ? detail::kMostClusterBlocks : 1;
-  while (plan.pieces < most_pieces && !is_enough(detail::kHeldShared[0])) plan.pieces *= 2;
+  while (plan.pieces < most_pieces && !suits()) plan.pieces *= 2;
   if (bytes() > std::min(shared_limit, detail::kHeldShared[1])) return {};
   plan.fits = true;
   plan.rows_per_piece = static_cast<int>(ceil_div(g.s, int64_t{plan.pieces}));

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/ops/random.h"
+
 namespace gradus::nn {
 namespace {
 
@@ -32,7 +34,7 @@ Tensor uniform(const Shape& shape, double low, double high) {
   for (float& value : values) {
     value = static_cast<float>(sequence().uniform(low, high));
     // It may have been rounded up to high.
-    if (low < high && value >= high) value = std::nextafter(value, -INFINITY);
+    if (low < high && value >= high) value = largest_below<float>(high);
   }
   return Tensor::from_vector(values, shape).set_requires_grad(true);
 }
