@@ -3,10 +3,9 @@
 
 #include "cuda/device/activation_half.cuh"
 #include "cuda/device/bits.cuh"
-#include "cuda/device/l2_policy.cuh"
-#include "cuda/fits_l2.h"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/map.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -31,10 +30,10 @@ struct Gradient {
 
 // The pack that starts at `first`, or what is left of the tensor there. Wide: the whole pack is
 // there, and aligned.
-template <bool Wide, int N, class T>
+template <bool Wide, int N, Evict kEvict, class T>
 __device__ __forceinline__ Pack<T, N> load_upto(const T* x, int64_t first, int64_t count) {
   if constexpr (Wide) {
-    return load_pack<N>(x + first);
+    return L2Policy<kEvict>().template load_pack<N>(x + first);
   } else {
     Pack<T, N> pack{};
 #pragma unroll
@@ -104,7 +103,7 @@ __global__ void __launch_bounds__(kMaskThreads<T>)
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       const int64_t at = first + i * kStep;
-      Pack<T, N> pack = load_upto<false, N>(x, at, count);
+      Pack<T, N> pack = load_upto<false, N, kEvict>(x, at, count);
       const uint32_t bits = map_with_bits(pack, f, count - at);
       store_upto<false>(y, at, count, pack);
       store_bits<N>(mask, at, bits, at < count);
@@ -128,11 +127,11 @@ __global__ void __launch_bounds__(kMaskThreads<T>)
   }
 }
 
-template <bool Wide, class T, class F>
+template <bool Wide, Evict kEvict, class T, class F>
 __device__ __forceinline__ void backward_mask_of_pack(const uint8_t* mask, const T* dy, T* dx,
                                                       int64_t first, int64_t count, const F& f) {
   constexpr int N = kFullPack<T>;
-  const Pack<T, N> values = load_upto<Wide, N>(dy, first, count);
+  const Pack<T, N> values = load_upto<Wide, N, kEvict>(dy, first, count);
   const uint32_t bits = load_bits<N>(mask, first);
   acc_t<T> results[N];
 #pragma unroll
@@ -147,7 +146,7 @@ __device__ __forceinline__ void backward_mask_of_pack(const uint8_t* mask, const
 // grid:  1-D, one thread per pack of 16 bytes
 // bytes: fewest = actual: dy and the mask read once, dx written once
 // needs: aligned: dy and dx aligned to 16 bytes
-template <class T, class F>
+template <class T, class F, Evict kEvict>
 __global__ void __launch_bounds__(kMaskBlock)
     activation_backward_mask(const uint8_t* mask, const T* dy, T* dx, bool aligned, int64_t count,
                              const F f) {
@@ -155,9 +154,9 @@ __global__ void __launch_bounds__(kMaskBlock)
   const int64_t first = (int64_t{blockIdx.x} * kMaskBlock + threadIdx.x) * N;
   if (first >= count) return;
   if (aligned && first + N <= count) {
-    backward_mask_of_pack<true>(mask, dy, dx, first, count, f);
+    backward_mask_of_pack<true, kEvict>(mask, dy, dx, first, count, f);
   } else {
-    backward_mask_of_pack<false>(mask, dy, dx, first, count, f);
+    backward_mask_of_pack<false, kEvict>(mask, dy, dx, first, count, f);
   }
 }
 
@@ -203,8 +202,11 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
     if (count == 0) return;
     const T* dy = args.dy.as<T>();
     T* dx = args.dx.as<T>();
-    activation_backward_mask<<<mask_blocks<T>(count), kMaskBlock, 0, cuda.stream()>>>(
-        args.saved.as<uint8_t>(), dy, dx, is_aligned<T>({dy, dx}), count, f);
+    with_eviction<16>(cuda, args.dy.nbytes(), [&](auto evict) {
+      activation_backward_mask<T, F, evict()>
+          <<<mask_blocks<T>(count), kMaskBlock, 0, cuda.stream()>>>(
+              args.saved.as<uint8_t>(), dy, dx, is_aligned<T>({dy, dx}), count, f);
+    });
   } else {
     map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
   }

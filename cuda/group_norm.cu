@@ -6,6 +6,7 @@
 #include "cuda/group_norm_rows.cuh"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -32,12 +33,16 @@ void launch_rows(Cuda& cuda, const SlabForward<T>& f) {
       .grid = exact_blocks(ceil_div(f.plan.sets, GroupNormSlab::kRowThreads / kWarp), "group_norm"),
       .threads = GroupNormSlab::kRowThreads};
   constexpr int kMost = kMostRowPacks<T>;
-  launch_overlapping(cuda, shape,
-                     f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1>
-                     : f.plan.row_packs == 2 ? group_norm_forward_warp_per_row<T, N, 2>
-                     : f.plan.row_packs == 4 ? group_norm_forward_warp_per_row<T, N, 4>
-                                             : group_norm_forward_warp_per_row<T, N, kMost>,
-                     f);
+  const int64_t bytes = f.plan.numel() * int64_t{sizeof(T)};
+  with_eviction<sizeof(T) * N>(cuda, bytes, [&](auto evict) {
+    launch_overlapping(cuda, shape,
+                       f.plan.row_packs == 1   ? group_norm_forward_warp_per_row<T, N, 1, evict()>
+                       : f.plan.row_packs == 2 ? group_norm_forward_warp_per_row<T, N, 2, evict()>
+                       : f.plan.row_packs == 4
+                           ? group_norm_forward_warp_per_row<T, N, 4, evict()>
+                           : group_norm_forward_warp_per_row<T, N, kMost, evict()>,
+                       f);
+  });
 }
 
 // Sets of several rows, each in the registers of a warp: of the kernels for 2, 4 and the most packs
@@ -74,18 +79,19 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
       return launch_overlapping(cuda, shape, group_norm_forward_block_per_row<T>, f);
     }
   }
-  if (!f.plan.by_block) {
-    launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, false>, f);
-    return;
-  }
   if (f.plan.on_chip) {
-    launch_slab(cuda, f.plan, shared, f.plan.pieces > 1, group_norm_forward_slab<T, N, true>, f);
+    with_eviction<sizeof(T) * N>(cuda, args.x.nbytes(), [&](auto evict) {
+      launch_slab(cuda, f.plan, shared, f.plan.pieces > 1,
+                  f.plan.by_block ? group_norm_forward_slab<T, N, true, evict()>
+                                  : group_norm_forward_slab<T, N, false, evict()>,
+                  f);
+    });
     return;
   }
   const PartsOfSets of(g.n, g.g, 1, f.plan.pieces);
   f.parts =
       static_cast<Moments<A>*>(cuda.workspace(static_cast<size_t>(of.numel()) * sizeof(*f.parts)));
-  launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, true>, f);
+  launch_slab(cuda, f.plan, shared, false, group_norm_forward_slab<T, N, true, Evict::normal>, f);
   finish_moments(cuda, args, of, f.parts);
   const PacksOfRows packs(g, N);
   launch_overlapping(cuda, {.grid = stepping_blocks(packs.packs, 256 * 4), .threads = 256},
@@ -102,13 +108,13 @@ void backward_held(Cuda& cuda, const SlabBackward<T>& b) {
                              group_norm_backward_warp_of_set<T, N, kMostRowPacks<T>>);
     }
   }
-  const int shared = 2 * b.plan.tensor_bytes;
-  if (b.plan.by_block) {
-    launch_slab(cuda, b.plan, shared, b.plan.on_chip && b.plan.pieces > 1,
-                group_norm_backward_slab<T, N, true>, b, !b.plan.on_chip);
-  } else {
-    launch_slab(cuda, b.plan, shared, false, group_norm_backward_slab<T, N, false>, b, false);
-  }
+  const int64_t bytes = b.plan.numel() * int64_t{sizeof(T)};
+  with_eviction<sizeof(T) * N>(cuda, bytes, [&](auto evict) {
+    launch_slab(cuda, b.plan, 2 * b.plan.tensor_bytes, b.plan.on_chip && b.plan.pieces > 1,
+                b.plan.by_block ? group_norm_backward_slab<T, N, true, evict()>
+                                : group_norm_backward_slab<T, N, false, evict()>,
+                b, !b.plan.on_chip);
+  });
 }
 
 template <class T, int N>

@@ -4,6 +4,7 @@
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -74,7 +75,7 @@ struct HeldMoments {
 // smem    the rows of the piece, and sums and terms per column and group
 // needs   packs of 16 bytes aligned in x and y
 // order   rows of a thread, lanes, slots, channels, blocks: fixed by the shape
-template <class T, int N>
+template <class T, int N, Evict kEvict>
 __global__ void __launch_bounds__(kThreads, 4)
     group_norm_forward_held(const __grid_constant__ SlabForward<T> f,
                             const __grid_constant__ GroupNormHeld plan) {
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   wait_for_previous_kernel();
   start_next_kernel();
   HeldMoments<T, N> own(plan, at, f.x + at.base);
-  copy_rows<T, 1>(plan, at, {held}, {f.x});
+  copy_rows<T, 1>(plan, at, {held}, {f.x}, L2Policy<kEvict>());
   wait_rows();
   for_each_row(plan, at, [&](int i) { own.take(load_pack<N>(held + i)); });
   own.finish(plan.columns);
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     const auto c = static_cast<uint32_t>(at.row < at.rows ? at.channel + j : 0);
     mean[j] = b.mean[at.first_set + plan.by_channels.quotient(c)];
   }
-  copy_rows<T, 2>(plan, at, {x, dy}, {b.x, b.dy});
+  copy_rows<T, 2>(plan, at, {x, dy}, {b.x, b.dy}, L2Policy<Evict::normal>());
   wait_rows();
   for_each_row(plan, at, [&](int i) {
     const Pack<T, N> x_in = load_pack<N>(x + i), dy_in = load_pack<N>(dy + i);
@@ -289,8 +290,11 @@ bool group_norm_held_forward(Cuda& cuda, const GroupNormForward& args, const Gro
     using T = typename decltype(type)::type;
     const GroupNormHeld plan = plan_held<T>(cuda, g, 1, {args.x.data, args.y.data});
     if (!plan.fits) return;
-    launch_overlapping(cuda, shape_of(plan), group_norm_forward_held<T, kHeldChannels<T>>,
-                       slab_forward<T>(args), plan);
+    with_eviction<16>(cuda, args.x.nbytes(), [&](auto evict) {
+      launch_overlapping(cuda, shape_of(plan),
+                         group_norm_forward_held<T, kHeldChannels<T>, evict()>,
+                         slab_forward<T>(args), plan);
+    });
     done = true;
   });
   return done;

@@ -69,9 +69,10 @@ __device__ __forceinline__ void load_terms(const GroupNormHeld& plan, const Held
 }
 
 // Starts copying the block's rows of K tensors, 16 bytes a thread.
-template <class T, int K>
+template <class T, int K, Evict kEvict>
 __device__ __forceinline__ void copy_rows(const GroupNormHeld& plan, const HeldThread& at,
-                                          T* const (&to)[K], const T* const (&from)[K]) {
+                                          T* const (&to)[K], const T* const (&from)[K],
+                                          L2Policy<kEvict> policy) {
   constexpr int kPack = kFullPack<T>;
   const int first = static_cast<int>(threadIdx.x) / plan.lanes;
   const int lane = static_cast<int>(threadIdx.x) % plan.lanes * kPack;
@@ -81,7 +82,7 @@ __device__ __forceinline__ void copy_rows(const GroupNormHeld& plan, const HeldT
 #pragma unroll 4
   for (int row = first; row < end; row += step) {
 #pragma unroll
-    for (int k = 0; k < K; ++k) hold_pack<kPack>(to[k] + place, from[k] + source);
+    for (int k = 0; k < K; ++k) hold_pack<kPack>(to[k] + place, from[k] + source, policy);
     place += step * plan.tile, source += step * plan.c;
   }
 }

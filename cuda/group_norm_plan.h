@@ -52,6 +52,7 @@ struct GroupNormSlab {
            cols > kBlockRowThreads && cols <= kBlockRowThreads * kBlockRowPacks;
   }
 
+  int64_t numel() const { return sets * m; }
   int64_t region_packs() const { return int64_t{rows_per_piece} * cols; }
   int64_t blocks() const {
     return by_block ? sets * pieces : ceil_div(sets, int64_t{sets_per_block});

@@ -13,7 +13,7 @@ namespace gradus {
 // bytes   fewest 2Eb = actual
 // needs   sets of one row of at most K packs per lane, aligned in x and y
 // order   packs of a lane, lanes: as group_norm_forward_slab
-template <class T, int N, int K>
+template <class T, int N, int K, Evict kEvict>
 __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 8 : 12)
     group_norm_forward_warp_per_row(const __grid_constant__ SlabForward<T> f) {
   using A = acc_t<T>;
@@ -24,10 +24,11 @@ __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 8 : 12)
   if (set >= f.plan.sets) return;
   const int64_t channel = set - quotient(f.plan.by_groups, set) * f.plan.groups;
   const T* const x = f.x + set * f.plan.m + lane * N;
+  const L2Policy<kEvict> policy;
   Raw<T, N> in[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {  // 1 load
-    if (lane + k * kWarp < packs) in[k].load(x + k * kWarp * N);
+    if (lane + k * kWarp < packs) policy.load(in[k], x + k * kWarp * N);
   }
   const A gamma = f.gamma != nullptr ? f.gamma[channel] : A(1);
   const A beta = f.beta != nullptr ? f.beta[channel] : A(0);

@@ -3,10 +3,10 @@
 
 #include "core/ops/group_norm.h"
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/l2_policy.cuh"
 #include "cuda/device/norm.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/device/shared.cuh"
 #include "cuda/device/stream.cuh"
 #include "cuda/group_norm_plan.h"
 #include "cuda/launch_kernel.cuh"
@@ -92,10 +92,10 @@ __device__ __forceinline__ void for_each_pack(const GroupNormSlab& plan, const S
   }
 }
 
-template <int N, class T>
-__device__ __forceinline__ void hold_pack(T* held, const T* from) {
+template <int N, class T, Evict kEvict>
+__device__ __forceinline__ void hold_pack(T* held, const T* from, L2Policy<kEvict> policy) {
   if constexpr (sizeof(T) * N >= 4) {
-    copy_async_once<sizeof(T) * N>(shared_address(held), from);
+    policy.template copy_async<sizeof(T) * N>(shared_address(held), from);
   } else {
     store_pack(held, load_pack<N>(from));
   }
@@ -210,15 +210,16 @@ __device__ __forceinline__ V merge_set(const V& of_warp, bool has_cluster, int p
 // smem    the region: each thread reads only what it copied itself
 // needs   packs of N aligned in x and y; at most 16 warps
 // order   packs of a lane, lanes, warps, blocks of the cluster: fixed by the shape
-template <class T, int N, bool kBlock>
+template <class T, int N, bool kBlock, Evict kEvict>
 __global__ void __launch_bounds__(512, 2)
     group_norm_forward_slab(const __grid_constant__ SlabForward<T> f) {
   using A = acc_t<T>;
   const SlabThread at = slab_thread<kBlock>(f.plan);
   T* held = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   const T* x = f.x + at.base;
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
-  for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i); });  // 1 load
+  for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i, policy); });  // 1 load
   commit_copies();
   wait_copies<0>();
   const auto each = [&](auto&& take) {

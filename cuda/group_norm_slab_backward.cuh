@@ -109,7 +109,7 @@ __device__ __forceinline__ void write_dx(const SlabBackward<T>& b, const SlabThr
 // smem    the regions of x and of dy: each thread reads only what it copied itself
 // needs   packs of N aligned in x, dy and dx; at most 16 warps
 // order   packs of a lane, lanes, warps, blocks of the cluster: fixed by the shape
-template <class T, int N, bool kBlock>
+template <class T, int N, bool kBlock, Evict kEvict>
 __global__ void __launch_bounds__(512, 2)
     group_norm_backward_slab(const __grid_constant__ SlabBackward<T> b, bool only_parts) {
   using A = acc_t<T>;
@@ -118,10 +118,11 @@ __global__ void __launch_bounds__(512, 2)
   const SlabThread at = slab_thread<kBlock>(plan);
   T* x = reinterpret_cast<T*>(dynamic_shared()) + at.held;
   T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
   for_each_pack<N>(plan, at, [&](int i) {  // 1 load
-    hold_pack<N>(x + i, b.x + at.base + i);
-    hold_pack<N>(dy + i, b.dy + at.base + i);
+    hold_pack<N>(x + i, b.x + at.base + i, policy);
+    hold_pack<N>(dy + i, b.dy + at.base + i, policy);
   });
   commit_copies();
   const bool is_set = at.set < plan.sets;

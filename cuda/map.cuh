@@ -17,6 +17,7 @@
 #include "cuda/device/strided.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/map_plan.h"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 
@@ -47,18 +48,20 @@ struct MapElementPair {
 // grid:  1-D, kMapPacks packs of 16 bytes per thread, a block apart
 // bytes: fewest = actual
 // needs: y and x aligned to 16 bytes
-template <class T, class F>
+template <class T, class F, Evict kEvict>
 __global__ void __launch_bounds__(kMapThreads)
     map_flat(T* y, const T* x, int64_t count, const F f) {
   constexpr int N = kFullPack<T>;
   const int64_t packs = count / N, first = int64_t{blockIdx.x} * kMapBlock + threadIdx.x;
   const int left = static_cast<int>(min(packs - first, int64_t{kMapBlock}));
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Pack<T, N> values[kMapPacks];
 #pragma unroll
   for (int u = 0; u < kMapPacks; ++u) {
-    if (u * kMapThreads < left) values[u] = load_pack<N>(x + first * N + u * kMapThreads * N);
+    if (u * kMapThreads >= left) continue;
+    values[u] = policy.template load_pack<N>(x + first * N + u * kMapThreads * N);
   }
 #pragma unroll
   for (int u = 0; u < kMapPacks; ++u) {
@@ -107,8 +110,10 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   constexpr int64_t N = kFullPack<T>;
   if (plan.flat && pack_width(sizeof(T), {to, from}, {}) == N) {
     const unsigned blocks = exact_blocks(ceil_div(ceil_div(plan.count, N), kMapBlock), "map");
-    launch_overlapping(cuda, {.grid = blocks, .threads = kMapThreads}, map_flat<T, F>, to, from,
-                       plan.count, f);
+    with_eviction<16>(cuda, x.nbytes(), [&](auto evict) {
+      launch_overlapping(cuda, {.grid = blocks, .threads = kMapThreads}, map_flat<T, F, evict()>,
+                         to, from, plan.count, f);
+    });
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, MapElement<T, F>{to, from, f});

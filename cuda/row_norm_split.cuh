@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
                            Moments<acc_t<T>>* parts) {
   using A = acc_t<T>;
   constexpr int kThreads = SplitRowsPlan::kThreads, K = SplitRowsPlan::kChunk / kThreads / N;
+  constexpr bool kCorrects = kMean && sizeof(T) > 2;
   const int64_t row = blockIdx.x / plan.chunks, chunk = blockIdx.x - row * plan.chunks;
   const int64_t begin = chunk * SplitRowsPlan::kChunk;
   const int64_t count = min(SplitRowsPlan::kChunk, m - begin);
@@ -112,16 +113,16 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const A d = values[k * N + j] - mean;
-      residual += d;
+      if constexpr (kCorrects) residual += d;
       square += d * d;
     }
   }
   square = block_sum(square);
-  if constexpr (kMean) residual = block_sum(residual);
+  if constexpr (kCorrects) residual = block_sum(residual);
   if (threadIdx.x != 0) return;
   const A total = static_cast<A>(count);
-  parts[blockIdx.x] = kMean ? correct_moments(total, A(1) / total, mean, square, residual)
-                            : Moments<A>{total, mean, square};
+  parts[blockIdx.x] = kCorrects ? correct_moments(total, A(1) / total, mean, square, residual)
+                                : Moments<A>{total, mean, square};
 }
 
 // grid   one block per row

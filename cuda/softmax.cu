@@ -6,6 +6,7 @@
 #include "cuda/softmax_short_rows.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -26,7 +27,7 @@ struct Part {
 // order   a thread's items, lanes of a warp pairwise, warps in turn, blocks pairwise or chunks
 // exp is within 1 ulp in f32 and f64; for 16 bits see SoftmaxApproximate, computed twice there.
 // Predicted in f32 at 256x128x56x56, with 8 items per thread: 94 % of a copy; measured: 99 %.
-template <class T, int N, int K, bool kColumns, SoftmaxStep kStep>
+template <class T, int N, int K, bool kColumns, SoftmaxStep kStep, Evict kEvict>
 __global__ void __launch_bounds__(1024)
     softmax_forward_lanes_per_set(const T* x, T* __restrict__ y,
                                   const __grid_constant__ SoftmaxTile tile, bool log,
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(1024)
   constexpr bool kAgain = sizeof(T) == 2;  // exponentials are computed again, not held
   const SoftmaxPlace<N, kColumns> at(tile);
   const A shift = log ? A(0) : Math::kShift;
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Raw<T, N> raw[K];
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(1024)
   for (int j = 0; j < M; ++j) max[j] = A(-INFINITY), sum[j] = A(0);
 #pragma unroll
   for (int i = 0; i < K; ++i) {
-    if (at.has(i)) raw[i].load(x + at.first + i * at.step);
+    if (at.has(i)) policy.load(raw[i], x + at.first + i * at.step);
     if constexpr (!kAgain) {
       if (at.has(i)) {
         raw[i].unpack(v[i]);
@@ -177,20 +179,25 @@ void forward(Cuda& cuda, const SoftmaxForward& args) {
         using enum SoftmaxStep;
         Part<A>* parts = nullptr;
         if (plan.chunks == 1 || plan.in_cluster) {
-          launch_sets(cuda, shape, args.x, softmax_forward_lanes_per_set<T, N, K, kColumns, whole>,
-                      x, y, tile, args.log, parts);
+          with_eviction<sizeof(T) * N>(cuda, args.x.nbytes(), [&](auto evict) {
+            launch_sets(cuda, shape, args.x,
+                        softmax_forward_lanes_per_set<T, N, K, kColumns, whole, evict()>, x, y,
+                        tile, args.log, parts);
+          });
           return;
         }
         if constexpr (K == 4) {
           const int64_t sets = plan.sets();
           parts = static_cast<Part<A>*>(
               cuda.workspace(static_cast<size_t>(plan.chunks * sets) * sizeof(Part<A>)));
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, part>, x, y,
+          launch_kernel(cuda, shape,
+                        softmax_forward_lanes_per_set<T, N, K, kColumns, part, Evict::normal>, x, y,
                         tile, args.log, parts);
           softmax_forward_merge<<<exact_blocks(ceil_div(sets, 256 / kWarp), args.name), 256, 0,
                                   cuda.stream()>>>(parts, plan.chunks, sets);
-          launch_kernel(cuda, shape, softmax_forward_lanes_per_set<T, N, K, kColumns, write>, x, y,
-                        tile, args.log, parts);
+          launch_kernel(cuda, shape,
+                        softmax_forward_lanes_per_set<T, N, K, kColumns, write, Evict::normal>, x,
+                        y, tile, args.log, parts);
         }
       });
 }

@@ -4,6 +4,7 @@
 
 #include "cuda/device/quotient.cuh"
 #include "cuda/softmax_tile.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 
@@ -72,14 +73,15 @@ struct SoftmaxColumns {
 
 // Copies a thread's items, `step` apart, to its places in shared memory, -inf where there are none.
 // whole: all are there.
-template <class T, int K>
+template <class T, int K, Evict kEvict>
 __device__ __forceinline__ void copy_column(uint4* items, const T* from, int64_t step, int lanes,
                                             int left, bool whole) {
   constexpr uint32_t kLeast = PairMax<T>::kLeast;
+  const L2Policy<kEvict> policy;
 #pragma unroll
   for (int i = 0; i < K; ++i, from += step) {
     if (whole || i * lanes < left) {
-      copy_async_once<16>(shared_address(items + i * lanes * 8), from);
+      policy.template copy_async<16>(shared_address(items + i * lanes * 8), from);
     } else {
       items[i * lanes * 8] = make_uint4(kLeast, kLeast, kLeast, kLeast);
     }
@@ -95,7 +97,7 @@ __device__ __forceinline__ void copy_column(uint4* items, const T* from, int64_t
 // smem    the items, as stored, each read by the thread that copied it; results of warps, columns
 // needs   16-byte alignment; all lanes of a set in one block
 // order   a thread's items, lanes of a warp pairwise, warps in turn
-template <class T, int K, bool kLog>
+template <class T, int K, bool kLog, Evict kEvict>
 __global__ void __launch_bounds__(512, 2)
     softmax_forward_staged_columns(const T* __restrict__ x, T* __restrict__ y,
                                    const SoftmaxColumns plan) {
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(512, 2)
   const int left = unit < plan.units ? plan.c - lane : 0;
   const bool whole = (K - 1) * plan.lanes < left;
   auto* items = reinterpret_cast<uint4*>(dynamic_shared()) + threadIdx.x;
-  copy_column<T, K>(items, x + first, step, plan.lanes, left, whole);
+  copy_column<T, K, kEvict>(items, x + first, step, plan.lanes, left, whole);
   uint32_t largest[4] = {kLeast, kLeast, kLeast, kLeast};
 #pragma unroll
   for (int i = 0; i < K; ++i) {  // 1 max
@@ -175,10 +177,12 @@ void softmax_forward_staged_columns(Cuda& cuda, const SoftmaxPlan& plan, const S
                           .threads = plan.threads,
                           .shared_bytes = words * sizeof(uint32_t),
                           .carveout = cudaSharedmemCarveoutMaxShared};
-  launch_kernel(cuda, shape,
-                args.log ? softmax_forward_staged_columns<T, K, true>
-                         : softmax_forward_staged_columns<T, K, false>,
-                args.x.as<const T>(), args.y.as<T>(), columns);
+  with_eviction<16>(cuda, args.x.nbytes(), [&](auto evict) {
+    launch_kernel(cuda, shape,
+                  args.log ? softmax_forward_staged_columns<T, K, true, evict()>
+                           : softmax_forward_staged_columns<T, K, false, evict()>,
+                  args.x.as<const T>(), args.y.as<T>(), columns);
+  });
 }
 
 }  // namespace gradus

@@ -1,11 +1,11 @@
 // Softmax of 16-bit rows that a warp or a block has in registers.
 #pragma once
 
-#include "cuda/device/raw.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/launch_kernel.cuh"
 #include "cuda/softmax_tile.cuh"
 #include "cuda/softmax_values.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ A reduce_row(A value, A* of_warp, Op op) {
 // needs   16-byte alignment, kLanes · kSoftmaxRowPacks >= packs
 // order   a thread's packs, lanes of a warp pairwise, warps pairwise
 // Packs beyond the row are -inf, whose exponentials are 0.
-template <class T, int kLanes, bool kLog>
+template <class T, int kLanes, bool kLog, Evict kEvict>
 __global__ void __launch_bounds__(softmax_row_threads(kLanes), 1280 / softmax_row_threads(kLanes))
     softmax_forward_rows_in_registers(const T* x, T* __restrict__ y, int64_t rows, int packs) {
   using A = acc_t<T>;
@@ -52,13 +52,14 @@ __global__ void __launch_bounds__(softmax_row_threads(kLanes), 1280 / softmax_ro
   const int64_t row = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
   const int64_t first = (row * packs + lane) * N;
   const int left = row < rows ? packs - lane : 0;
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Raw<T, N> in[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     in[k].word = {kLeast, kLeast, kLeast, kLeast};
-    if (k * kLanes < left) in[k].load(x + first + k * kLanes * N);
+    if (k * kLanes < left) policy.load(in[k], x + first + k * kLanes * N);
   }
   Raw<T, 2> pair{kLeast};
 #pragma unroll
@@ -95,10 +96,12 @@ void softmax_forward_rows(Cuda& cuda, const SoftmaxPlan& plan, const SoftmaxForw
     const LaunchShape shape{
         .grid = exact_blocks(ceil_div(plan.units, kThreads / kLanes), args.name),
         .threads = kThreads};
-    launch_sets(cuda, shape, args.x,
-                args.log ? softmax_forward_rows_in_registers<T, kLanes, true>
-                         : softmax_forward_rows_in_registers<T, kLanes, false>,
-                args.x.as<const T>(), args.y.as<T>(), plan.units, static_cast<int>(plan.items));
+    with_eviction<16>(cuda, args.x.nbytes(), [&](auto evict) {
+      launch_sets(cuda, shape, args.x,
+                  args.log ? softmax_forward_rows_in_registers<T, kLanes, true, evict()>
+                           : softmax_forward_rows_in_registers<T, kLanes, false, evict()>,
+                  args.x.as<const T>(), args.y.as<T>(), plan.units, static_cast<int>(plan.items));
+    });
   };
   if (plan.lanes == 32) return launch(std::integral_constant<int, 32>());
   if (plan.lanes == 64) return launch(std::integral_constant<int, 64>());

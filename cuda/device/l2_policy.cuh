@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device/raw.cuh"
+#include "cuda/device/shared.cuh"
 
 namespace gradus {
 
@@ -17,7 +18,8 @@ inline constexpr bool kHasL2Policies = false;
 // sees fit, or after them.
 enum class Evict : uint8_t { first, most_first, normal, last };
 
-// Loads of 16 bytes that ask for it, where the card can; otherwise any loads. Made once per thread.
+// Loads and copies of 16 bytes that ask for it, where the card can; otherwise any. Made once per
+// thread.
 template <Evict kEvict>
 class L2Policy {
  public:
@@ -49,6 +51,18 @@ class L2Policy {
     Pack<T, N> pack;
     memcpy(&pack, &raw.word, sizeof pack);
     return pack;
+  }
+  // As copy_async_once.
+  template <int Bytes>
+  __device__ __forceinline__ void copy_async(uint32_t destination, const void* source) const {
+    if constexpr (kExists && Bytes == 16) {
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                   :
+                   : "r"(destination), "l"(source), "l"(word_)
+                   : "memory");
+    } else {
+      copy_async_once<Bytes>(destination, source);
+    }
   }
 
  private:
