@@ -33,7 +33,7 @@ TESTED_BY = {"gather_batch": ["loader_test"], "schedule_step": ["sgd_test"],
              "track_metrics": ["trainer_test"],
              "batch_norm": ["batch_norm_test", "batch_norm_waves_test"],
              **{op: [f"{op}_test", "larger_than_l2_test"]
-                for op in ("activation", "layer_norm", "rms_norm")}}
+                for op in ("activation", "group_norm", "layer_norm", "rms_norm", "softmax")}}
 
 
 def ops():

@@ -7,9 +7,11 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/ops/arithmetic.h"
+#include "autograd/ops/group_norm.h"
 #include "autograd/ops/layer_norm.h"
 #include "autograd/ops/reduce.h"
 #include "autograd/ops/rms_norm.h"
+#include "autograd/ops/softmax.h"
 #include "core/generator.h"
 #include "cuda/context.h"
 #include "tests/support/gpu.h"
@@ -21,7 +23,7 @@ struct Rows {
   const char* name;
   int64_t m;
   Tensor (*op)(const Tensor& x, const Tensor& gamma, const Tensor& beta);
-  bool is_map = false;
+  bool alone = false;  // a row's gradient is the same to the bit, whatever rows are beside it
 };
 void PrintTo(const Rows& rows, std::ostream* out) { *out << rows.name; }
 
@@ -31,15 +33,33 @@ Tensor layer(const Tensor& x, const Tensor& gamma, const Tensor& beta) {
 Tensor rms(const Tensor& x, const Tensor& gamma, const Tensor&) {
   return rms_norm(x, {x.size(1)}, gamma);
 }
-// With a bit per element, for the gradient.
 template <Tensor (*f)(const Tensor& x)>
-Tensor map(const Tensor& x, const Tensor&, const Tensor&) {
+Tensor without(const Tensor& x, const Tensor&, const Tensor&) {
   return f(x);
 }
 Tensor leaky(const Tensor& x) { return leaky_relu(x); }
+Tensor exact_gelu(const Tensor& x) { return gelu(x); }
+Tensor softmax_rows(const Tensor& x) { return softmax(x, 1); }
 
-// Rows of each number of threads and packs, whole and with threads that have less; maps with a rest
-// that fills no pack.
+// Each row as an image of so many channels and pixels.
+template <int kChannels, int kHeight, Tensor (*f)(const Tensor& x)>
+Tensor image(const Tensor& x, const Tensor&, const Tensor&) {
+  return f(x.reshape({x.size(0), kChannels, kHeight, -1})).reshape({x.size(0), -1});
+}
+Tensor softmax_channels(const Tensor& x) { return softmax(x, 1); }
+Tensor log_softmax_channels(const Tensor& x) { return log_softmax(x, 1); }
+template <int kGroups>
+Tensor groups(const Tensor& x) {
+  return group_norm(x, kGroups);
+}
+template <int kGroups>
+Tensor groups_last(const Tensor& x) {
+  return group_norm(x.contiguous(MemoryFormat::channels_last), kGroups);
+}
+
+// Rows of each number of threads and packs, whole and with threads that have less; maps, with a bit
+// per element for the gradient and without, that have a rest which fills no pack; sets that a
+// block, a warp or its registers hold.
 const Rows kRows[] = {
     {"Layer1024", 1024, layer},
     {"Layer2048", 2048, layer},
@@ -53,11 +73,22 @@ const Rows kRows[] = {
     {"Rms1008", 1008, rms},
     {"Rms2040", 2040, rms},
     {"Rms4088", 4088, rms},
-    {"Relu1024", 1024, map<relu>, true},
-    {"Relu1003", 1003, map<relu>, true},
-    {"Relu6Of1003", 1003, map<relu6>, true},
-    {"LeakyRelu1003", 1003, map<leaky>, true},
-    {"Hardsigmoid1003", 1003, map<hardsigmoid>, true},
+    {"Relu1024", 1024, without<relu>, true},
+    {"Relu1003", 1003, without<relu>, true},
+    {"Relu6Of1003", 1003, without<relu6>, true},
+    {"LeakyRelu1003", 1003, without<leaky>, true},
+    {"Hardsigmoid1003", 1003, without<hardsigmoid>, true},
+    {"Gelu1003", 1003, without<exact_gelu>, true},
+    {"Softmax4096", 4096, without<softmax_rows>, true},
+    {"Softmax1000", 1000, without<softmax_rows>, true},
+    {"Softmax128", 128, without<softmax_rows>, true},
+    {"SoftmaxChannels", 64 * 784, image<64, 28, softmax_channels>, true},
+    {"LogSoftmaxChannels", 48 * 784, image<48, 28, log_softmax_channels>, true},
+    {"GroupNormOfBlocks", 32 * 784, image<32, 28, groups<8>>, true},
+    {"GroupNormOfWarps", 32 * 256, image<32, 16, groups<4>>, true},
+    {"InstanceNormOfBlocks", 16 * 3136, image<16, 56, groups<16>>, true},
+    {"InstanceNormOfWarps", 16 * 256, image<16, 16, groups<16>>, true},
+    {"GroupNormChannelsLast", 64 * 49, image<64, 7, groups_last<16>>, true},
 };
 
 class LargerThanL2Cuda : public test::GpuTest, public testing::WithParamInterface<Rows> {};
@@ -74,17 +105,16 @@ void expect_parts_agree(const Rows& of, int64_t rows, DType dtype) {
   const TensorOptions on_gpu{.dtype = dtype, .device = kCuda};
   const TensorOptions parameter{.dtype = acc_dtype(dtype), .device = kCuda};
   const Tensor gamma = randn({of.m}, parameter), beta = randn({of.m}, parameter);
-  const bool backward = of.is_map;  // a row's gradient may be added up in another order
-  const Tensor x = randn({rows, of.m}, on_gpu).set_requires_grad(backward);
+  const Tensor x = randn({rows, of.m}, on_gpu).set_requires_grad(of.alone);
   const Tensor dy = randn({rows, of.m}, on_gpu), y = of.op(x, gamma, beta);
-  if (backward) y.backward(dy);
+  if (of.alone) y.backward(dy);
   const int64_t part = rows / 3 + 1;
   for (int64_t begin = 0; begin < rows; begin += part) {
     const int64_t end = std::min(rows, begin + part);
-    const Tensor own = x.detach().slice(0, begin, end).set_requires_grad(backward);
+    const Tensor own = x.detach().slice(0, begin, end).set_requires_grad(of.alone);
     const Tensor y_own = of.op(own, gamma, beta);
     expect_equal(y.detach().slice(0, begin, end), y_own.detach(), "y");
-    if (!backward) continue;
+    if (!of.alone) continue;
     y_own.backward(dy.slice(0, begin, end));
     expect_equal(x.grad().slice(0, begin, end), own.grad(), "dx");
   }
@@ -93,10 +123,10 @@ void expect_parts_agree(const Rows& of, int64_t rows, DType dtype) {
 TEST_P(LargerThanL2Cuda, GivesWhatItsPartsGive) {
   const Rows& of = GetParam();
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
-    if (dtype == DType::f64 && !of.is_map) continue;  // rows of f64 have no form of their own
+    if (dtype == DType::f64 && !of.alone) continue;  // norms of f64 rows have no form of their own
     const int64_t fit = cuda().info().l2_bytes / (of.m * size_of(dtype)) / 4 * 4;
-    std::vector<int64_t> sizes{fit + 4, fit + 5};     // in whole blocks of rows, and not
-    if (of.is_map) sizes.push_back(fit / 4 * 3 + 1);  // x fits, x and y do not
+    std::vector<int64_t> sizes{fit + 4, fit + 5};    // in whole blocks of rows, and not
+    if (of.alone) sizes.push_back(fit / 4 * 3 + 1);  // x fits, x and y do not
     for (const int64_t rows : sizes) {
       SCOPED_TRACE(concat(dtype, ", ", rows, " rows"));
       expect_parts_agree(of, rows, dtype);

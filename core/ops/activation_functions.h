@@ -12,7 +12,7 @@
 
 #include <string_view>
 
-#include "core/ops/activation_math.h"
+#include "core/ops/normal_tail.h"
 
 namespace gradus {
 
@@ -90,25 +90,33 @@ struct Elu {
   }
 };
 
-// x·P(Z <= x) of a normal Z. The tail is a product, never 1 - cdf, and its gradient's two terms are
-// taken together: near -3.7 they cancel.
+// x·P(Z <= x) of a normal Z. The tail is a product, never 1 - cdf.
 struct Gelu {
   static constexpr std::string_view name = "gelu";
   static constexpr Saves saves = Saves::x;
   template <class V>
   GRADUS_HD V f(V x) const {
-    const V z = at_most(abs_of(x), V(40));
-    const Two<V> g = gaussian(z);
-    const V share = normal_share(z), tail = fused(g.high, share, g.low * share);  // z·P(Z > z)
-    return select(x < V(0), -tail, x - tail);
+    if constexpr (kIsSingle<V>) {
+      const NormalTail<V> tail(at_most(abs_of(x), V(NormalTail<V>::kMost)));
+      return fused(tail.product(), V(-kUnscale), at_least(x, -V(0)));
+    } else {
+      const V z = at_most(abs_of(x), V(40));
+      const Two<V> g = gaussian(z);
+      const V share = normal_tail(z, z), tail = fused(g.high, share, g.low * share);
+      return select(x < V(0), -tail, x - tail);
+    }
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V z = at_most(abs_of(x), V(40));
-    // P(Z > z) - z·density(z), where density(0) = 1/√(2π).
-    const V density = V(static_cast<scalar_t<V>>(0.3989422804014327));
-    const V tail = gaussian(z).high * fused(z, -density, normal_tail(z, V(1)));
-    return dy * select(x > V(0), V(1) - tail, tail);
+    V bend;  // P(Z > z) - z·density(z)
+    if constexpr (kIsSingle<V>) {
+      const NormalTail<V> tail(at_most(abs_of(x), V(NormalTail<V>::kMost)));
+      bend = tail.bend() * V(kUnscale);
+    } else {
+      const V z = at_most(abs_of(x), V(40)), density = V(0.3989422804014327);
+      bend = gaussian(z).high * fused(z, -density, normal_tail(z, V(1)));
+    }
+    return dy * select(x > V(0), V(1) - bend, bend);
   }
 };
 
@@ -254,7 +262,11 @@ struct Sigmoid {
   static constexpr Saves saves = Saves::x;
   template <class V>
   GRADUS_HD V f(V x) const {
-    return sigmoid_of(x < V(0), exp_two(-abs_of(x)));
+    if constexpr (kIsSingle<V> && !kIsRounded<V>) {
+      return sigmoid_of(x);
+    } else {
+      return sigmoid_of(x < V(0), exp_two(-abs_of(x)));
+    }
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
@@ -287,13 +299,12 @@ struct Softplus {
   GRADUS_HD V f(V x) const {
     const V b = V(static_cast<scalar_t<V>>(beta)), t = x * b;
     const V sum = select(t < V(0), V(0), t) + log1p_of(exp_of(-abs_of(t)));
-    return select(t > V(static_cast<scalar_t<V>>(threshold)), x, sum / b);
+    return select(t > V(static_cast<scalar_t<V>>(threshold)), x, sum * (V(1) / b));
   }
   template <class V>
   GRADUS_HD V df(V x, V dy) const {
-    const V t = x * V(static_cast<scalar_t<V>>(beta)),
-            share = sigmoid_of(t < V(0), exp_two(-abs_of(t)));
-    return select(t > V(static_cast<scalar_t<V>>(threshold)), dy, dy * share);
+    const V t = x * V(static_cast<scalar_t<V>>(beta));
+    return select(t > V(static_cast<scalar_t<V>>(threshold)), dy, dy * Sigmoid().f(t));
   }
 };
 
@@ -319,7 +330,12 @@ struct Hardsigmoid {
   static constexpr Saves saves = Saves::mask;
   template <class V>
   GRADUS_HD V f(V x) const {
-    return select(x <= V(-3), V(0), select(x >= V(3), V(1), (x + V(3)) / V(6)));
+    using S = scalar_t<V>;
+    constexpr S sixth = S(1) / S(6),
+                sixth_low = kIsSingle<V> ? S(1.0 / 6 - sixth) : S(9.25185853854297e-18);
+    const V share = at_most(at_least(x + V(3), V(0)), V(6));
+    return kIsRounded<V> ? share * V(sixth)
+                         : fused(share, V(sixth), product_of(share, V(sixth_low)));
   }
   template <class V>
   GRADUS_HD auto passes(V x) const {

@@ -1,8 +1,7 @@
-// exp, expm1, log1p, tanh and the tail of the normal distribution for any value type that
-// activations are computed in, so that both backends evaluate one text. A value type V has, beside
-// + - * / and comparisons, the primitives that float and double get here; cpu/activation_pack.h
-// gives them to vectors, cuda/device/activation_half.cuh to values that are rounded to 16 bits
-// afterwards.
+// exp, expm1, log1p, tanh and the logistic function for any value type that activations are
+// computed in, so that both backends evaluate one text. A value type V has, beside + - * / and
+// comparisons, the primitives that float and double get here; cpu/activation_pack.h gives them to
+// vectors, cuda/device/activation_half.cuh to values that are rounded to 16 bits afterwards.
 //
 // Polynomials: Chebyshev fits of the named function, of which the remainder is below a fifth of the
 // type's last place. Errors are measured in tests/activation_accuracy_test.cpp.
@@ -158,6 +157,9 @@ GRADUS_HD V quotient_of(const Two<V>& numerator, const Two<V>& denominator) {
   return fused(rest, reciprocal, q);
 }
 
+// Of f32 powers of two that are computed 2^48 times too large, so that they are normal numbers.
+inline constexpr float kUnscale = 0x1p-48f;
+
 // x = n·ln 2 + r with |r| <= ln 2 / 2 and p = e^r - 1; n as n + kToInteger.
 template <class V>
 struct ExpParts {
@@ -223,6 +225,14 @@ GRADUS_HD Two<V> exp_two(const Two<V>& x) {
   return exp_scaled(exp_parts(clamp_exponent(x.high), x.low, true));
 }
 
+// 2^r - 1 in f32 for |r| <= 1/2, within 2^-27, rounded about once.
+template <class V>
+GRADUS_HD V power_minus_one(V r) {
+  const V rest =
+      polynomial(r, 0.2402264774, 0.0555035919, 0.009618504904, 0.001339124166, 0.0001532749739);
+  return fused(r, V(0.6931471825f), product_of(r * r, rest));
+}
+
 // x·s with s = 1 / (1 + e^-u) in f32, where u has the sign of x: without a branch or a sign. v is
 // x, clamped to where s is neither 0 nor 1, and the denominator is scaled: nothing overflows.
 inline constexpr float kSwishScale = 0x1p-48f;
@@ -238,11 +248,7 @@ template <class V>
 GRADUS_HD SwishParts<V> swish_parts(V v, V slope, V slope_low) {
   constexpr float to_integer = kToInteger<float> - 48;
   const V shifted = fused(v, slope, V(to_integer)), n = shifted - V(to_integer);
-  const V r = fused(v, slope_low, product_error(v, slope, n));
-  // 2^r - 1 within 2^-27, rounded about once.
-  const V rest =
-      polynomial(r, 0.2402264774, 0.0555035919, 0.009618504904, 0.001339124166, 0.0001532749739);
-  const V p = fused(r, V(0.6931471825f), product_of(r * r, rest));
+  const V p = power_minus_one(fused(v, slope_low, product_error(v, slope, n)));
   const V scale = power_of_two(shifted);
   return {scale + fused(scale, p, V(kSwishScale)), fused(scale, p, scale)};
 }
@@ -290,12 +296,33 @@ GRADUS_HD V sigmoid_of(M negative, const Two<V>& e) {
   return quotient_of(numerator, one_plus(e));
 }
 
+// The same in f32 of t itself: e / (1 + e) for e = e^-|t|, and 1 less that where t is positive.
+// With e = (1 + p)·2^n it is rounded once; 2^n is scaled, so that a subnormal result is, too.
+template <class V>
+GRADUS_HD V sigmoid_of(V t) {
+  constexpr float slope = -1.442695041f, slope_low = -1.925963033e-8f;  // -log2(e)
+  constexpr float to_integer = kToInteger<float> + 48;
+  const V z = at_most(abs_of(t), V(104));  // e^-z is 0 there
+  const V shifted = fused(z, V(slope), V(to_integer)), n = shifted - V(to_integer);
+  const V p = power_minus_one(fused(z, V(slope_low), product_error(z, V(slope), n)));
+  const V scale = power_of_two(shifted);
+  const V power = scale * V(kUnscale);  // 2^n
+  const Two<V> whole = ordered_sum(V(1), power);
+  const V sum = fused(power, p, whole.high);  // 1 + e
+  const V sum_low = fused(power, p, whole.high - sum) + whole.low;
+  const V reciprocal = reciprocal_of(sum);
+  // What the reciprocal lacks, as a part of it.
+  const V rest = fused(-reciprocal, sum_low, -product_error(reciprocal, sum, V(1)));
+  const V share = fused(reciprocal, p + fused(rest, p, rest), reciprocal) * scale * V(kUnscale);
+  return select(t < V(0), share, V(1) - share);
+}
+
 // log(1 + x) for 0 <= x <= 1. With w = x / (2 + x) it is 2·atanh(w), and 2·w = x - x·w keeps the
 // rounding of w out of the leading term.
 template <class V>
 GRADUS_HD V log1p_of(V x) {
   using S = scalar_t<V>;
-  const V w = x / (x + V(S(2)));
+  const V w = x * reciprocal_of(x + V(S(2)));
   const V square = w * w;
   V series;  // (atanh(w) - w) / w³
   if constexpr (kIsSingle<V>) {
@@ -315,48 +342,6 @@ GRADUS_HD V tanh_of(V x) {
   const Two<V> e = expm1_two(V(S(2)) * at_most(abs_of(x), V(S(20))));
   const Two<V> sum = sum_of(V(S(2)), e.high);
   return copysign_of(quotient_of(e, {sum.high, sum.low + e.low}), x);
-}
-
-// e^(-z²/2).
-template <class V>
-GRADUS_HD Two<V> gaussian(V z) {
-  using S = scalar_t<V>;
-  const V square = product_of(z, z), low = product_error(z, z, square);
-  return exp_two(Two<V>{square * V(S(-0.5)), low * V(S(-0.5))});
-}
-
-// factor·P(Z > z) / e^(-z²/2) of a normal Z, for 0 <= z < infinity: erfcx(z/√2) / 2.
-// (z + 4) times it is a polynomial in q = (z - 4) / (z + 4).
-template <class V>
-GRADUS_HD V normal_tail(V z, V factor) {
-  using S = scalar_t<V>;
-  // Exact though z may be the larger: what is left of it is a multiple of the sum's last place.
-  const Two<V> sum = ordered_sum(V(S(4)), z);
-  const V q = quotient_of(ordered_sum(V(S(-4)), z), sum);
-  V h;
-  if constexpr (kIsSingle<V>) {
-    h = polynomial(q, 0.7552851305, -0.6078966402, 0.3871373944, -0.1865219849, 0.060396644,
-                   -0.00753868878, -0.003479943026, 0.001624247637, 0.0001336404262,
-                   -0.0002177710657, -1.725992292e-06, 2.197904341e-05);
-  } else {
-    h = polynomial(q, 0.75528513041575149, -0.60789664197189231, 0.38713740074221454,
-                   -0.18652185795963532, 0.060396574890936071, -0.0075401889674195652,
-                   -0.0034796923673884157, 0.0016308184678064445, 0.00013334431270030784,
-                   -0.00023109501999200648, -1.9082650853426787e-6, 3.5145122560125813e-5,
-                   7.1672639787050157e-7, -5.9216388019788163e-6, -6.2999742651642218e-7,
-                   1.0248325060946323e-6, 2.7271760832623851e-7, -1.5982676610438677e-7,
-                   -8.7132946214674904e-8, 1.7881872409503416e-8, 2.1604426842720405e-8,
-                   -6.0210037279514765e-10, -3.7980418599574493e-9, -1.1742107539247066e-10,
-                   3.5156924266809301e-10);
-  }
-  const V numerator = product_of(factor, h);
-  return quotient_of(Two<V>{numerator, product_error(factor, h, numerator)}, sum);
-}
-
-// z·P(Z > z) / e^(-z²/2).
-template <class V>
-GRADUS_HD V normal_share(V z) {
-  return normal_tail(z, z);
 }
 
 }  // namespace gradus

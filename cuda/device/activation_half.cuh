@@ -2,7 +2,7 @@
 // and reciprocal, good to 2^-22, replace the exact ones, and no argument needs a second part.
 #pragma once
 
-#include "core/ops/activation_math.h"
+#include "core/ops/normal_tail.h"
 #include "cuda/device/math.cuh"
 
 namespace gradus {
@@ -89,14 +89,32 @@ __device__ __forceinline__ HalfReal quotient_of(const Two<HalfReal>& numerator,
   return numerator.high / denominator.high;
 }
 
-// (z + 2) times P(Z > z) / e^(-z²/2) as a polynomial in (z - 2) / (z + 2), within 5e-5 of its
-// value.
-__device__ __forceinline__ HalfReal normal_share(HalfReal z) {
-  const HalfReal reciprocal = reciprocal_of(z + HalfReal(2)), q = (z - HalfReal(2)) * reciprocal;
-  return z * reciprocal *
-         polynomial(q, 0.672408005, -0.331304741, 0.0288602008, 0.0359234026, -0.000988795588,
-                    -0.00516108944, -0.000814977747);
-}
+template <>
+struct NormalTail<HalfReal> {
+  using Exact = NormalTail<float>;
+  static constexpr float kMost = Exact::kMost;
+
+  HalfReal z, power;  // 2^48 times e^(-z²/2)
+
+  __device__ __forceinline__ explicit NormalTail(HalfReal z)
+      : z(z), power(fast_exp2(fmaf(z.v * z.v, Exact::kSlope, 48.0f))) {}
+  // (z + 3)·P(Z > z) / e^(-z²/2), within 2^-15.7, for (z - 3) / (z + 3).
+  __device__ __forceinline__ HalfReal product() const {
+    const HalfReal reciprocal = reciprocal_of(z + HalfReal(3));
+    return polynomial(fused(HalfReal(-6), reciprocal, HalfReal(1)), 0.729090363, -0.509423521,
+                      0.229867929, -0.0463565568, -0.0098075778, 0.00495766836) *
+           (z * reciprocal) * power;
+  }
+  // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-20.9, for (z - 4) / (z + 4): two terms cancel.
+  __device__ __forceinline__ HalfReal bend() const {
+    const HalfReal reciprocal = reciprocal_of(z + HalfReal(4));
+    const HalfReal share =
+        reciprocal * polynomial(fused(HalfReal(-8), reciprocal, HalfReal(1)), 0.755285227,
+                                -0.60789285, 0.387129329, -0.186594543, 0.0604645905,
+                                -0.00716069483, -0.00357071874, 0.000957483033);
+    return fused(z, HalfReal(-Exact::kDensity), share) * power;
+  }
+};
 // (1 - e) / (1 + e) with e = e^(-2|x|), which cancels for small x: the series there.
 __device__ __forceinline__ HalfReal tanh_of(HalfReal x) {
   const HalfReal e = exp_of(abs_of(x) * HalfReal(-2)), one(1);

@@ -25,6 +25,7 @@ target_sources(gradus PUBLIC
     core/trace.h
     core/trace_pause.h
     core/view.h
+    core/ops/normal_tail.h
     core/ops/normalization.h
     core/ops/activation_functions.h
     core/ops/activation_math.h
