@@ -242,6 +242,8 @@ namespace detail {
 
 // Most bytes of shared memory with which three blocks, or two, fit a multiprocessor of 227 KB.
 inline constexpr int64_t kHeldShared[] = {74 * 1024, 111 * 1024};
+// What the kernels have of it beside that, at most.
+inline constexpr int64_t kHeldOwnBytes = 128;
 // Channels that a tile has at least, if there are as many: less memory per row is slower to read,
 // more makes larger clusters, which wait for each other (bench/log_group_norm.md).
 inline constexpr int64_t kTileChannels = 32;
@@ -305,7 +307,7 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
   };
   const int64_t most_pieces = has_clusters ? detail::kMostClusterBlocks : 1;
   while (plan.pieces < most_pieces && !suits()) plan.pieces *= 2;
-  if (bytes() > std::min(shared_limit, detail::kHeldShared[1])) return {};
+  if (bytes() > std::min(shared_limit - detail::kHeldOwnBytes, detail::kHeldShared[1])) return {};
   plan.fits = true;
   plan.rows_per_piece = static_cast<int>(ceil_div(g.s, int64_t{plan.pieces}));
   plan.tensor_bytes = static_cast<int>(rows_bytes());

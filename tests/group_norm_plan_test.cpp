@@ -215,6 +215,25 @@ TEST(GroupNormPlan, HeldSamplesAreCutIntoTilesAndRows) {
   }
 }
 
+// The forward kernel has a count for each of eight slots and a barrier of its own.
+TEST(GroupNormPlan, HeldSamplesLeaveTheKernelItsOwnSharedMemory) {
+  constexpr int64_t kLimit = 99 * 1024;
+  for (const Case& k :
+       {Case{8, 128, 0, 32, 8, 2}, Case{8, 64, 0, 32, 4, 4}, Case{8, 16, 0, 8, 2, 8}}) {
+    const int64_t accumulator = k.element == 8 ? 8 : 4, own = 8 * accumulator + 8;
+    int64_t longest = 0;
+    for (int64_t s = 1; s < 2000; ++s) {
+      const GroupNormGeometry g{.n = k.n, .c = k.c, .s = s, .g = k.g};
+      const GroupNormHeld plan =
+          plan_group_norm_held(g, k.width, k.element, accumulator, 1, false, kLimit);
+      if (!plan.fits) continue;
+      longest = s;
+      EXPECT_LE(plan.shared_bytes + own, kLimit) << k.c << "x" << s;
+    }
+    EXPECT_GT(longest, 700);
+  }
+}
+
 TEST(GroupNormPlan, SampleSumsCoverTheRows) {
   for (const int64_t rows : {1, 255, 256, 513, 4097, 131072}) {
     for (const int64_t c : {1, 3, 128, 70000}) {
