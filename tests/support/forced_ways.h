@@ -6,6 +6,7 @@
 
 #include "cuda/autotune.h"
 #include "cuda/conv2d_ways.h"
+#include "cuda/launch_kernel.cuh"
 #include "tests/support/conv_problem.h"
 #include "tests/support/conv_results.h"
 
@@ -24,6 +25,7 @@ inline std::vector<ConvProblem> conv_problems(const ConvShapes& shapes, const Co
                                      {{w[2], w[3]}, stride, padding, dilation}, groups, math);
     problem.ready = format == MemoryFormat::channels_last;
     problem.wgmma = cuda().has_warpgroup_products();
+    problem.shared = std::min<int64_t>(shared_limit(cuda()), kMostShared);
     problems.push_back(problem);
   }
   return problems;
