@@ -9,25 +9,31 @@ namespace {
 thread_local bool g_grad_enabled = true;
 std::atomic<uint64_t> g_sequence{1};
 
-// Nodes waiting to be destroyed by the outermost ~GradState of this thread.
-thread_local std::vector<std::shared_ptr<Node>>* g_doomed = nullptr;
+// What waits to be destroyed by the outermost ~GradState of this thread.
+struct Doomed {
+  std::shared_ptr<Node> node;
+  std::vector<Tensor::Hook> hooks;
+};
+thread_local std::vector<Doomed>* g_doomed = nullptr;
 }  // namespace
 
 bool grad_enabled() { return g_grad_enabled; }
 bool detail::exchange_grad_enabled(bool enabled) { return std::exchange(g_grad_enabled, enabled); }
 
 GradState::~GradState() {
-  if (node == nullptr) return;
+  if (node == nullptr && hooks.empty()) return;
+  Doomed own{std::move(node), std::move(hooks)};
   if (g_doomed != nullptr) {
-    g_doomed->push_back(std::move(node));
+    g_doomed->push_back(std::move(own));
     return;
   }
-  // Destroying a node destroys the states of its operands, which push their own nodes here.
-  std::vector<std::shared_ptr<Node>> doomed;
+  // Destroying a node destroys the states of its operands, and a hook those of the tensors that it
+  // holds: they push their own here.
+  std::vector<Doomed> doomed;
   g_doomed = &doomed;
-  doomed.push_back(std::move(node));
+  doomed.push_back(std::move(own));
   while (!doomed.empty()) {
-    const std::shared_ptr<Node> next = std::move(doomed.back());
+    const Doomed next = std::move(doomed.back());
     doomed.pop_back();
   }
   g_doomed = nullptr;

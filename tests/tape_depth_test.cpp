@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <utility>
+
 #include "autograd/node.h"
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
@@ -88,6 +90,20 @@ TEST(TapeDepth, D075_RetainedGraphIsFreedWithItsResult) {
     }
     EXPECT_EQ(x.grad().item<double>(), 2);
     EXPECT_EQ(x.grad_state().use_count(), 1);
+  });
+}
+
+// Hooks that hold what their tensor was made from, with the graph between them and without.
+TEST(TapeDepth, AChainOfHooksGoesOutOfScope) {
+  on_small_stack([] {
+    for (const bool backward : {false, true}) {
+      Tensor y = scalar_leaf(2);
+      for (int i = 0; i < 100'000; ++i) {
+        const Tensor from = std::exchange(y, y + 1.0);
+        y.register_hook([from](const Tensor&) { return Tensor(); });
+      }
+      if (backward) y.backward();
+    }
   });
 }
 
