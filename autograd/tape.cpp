@@ -87,7 +87,7 @@ Tensor run_hooks(const GradState& state, Tensor grad) {
     check(replaced.shape() == state.shape && replaced.dtype() == state.dtype &&
               replaced.device() == grad.device(),
           "hook", "expected a gradient like ", grad, ", got ", replaced);
-    grad = replaced;
+    grad = replaced.detach();
   }
   return grad;
 }

@@ -185,6 +185,14 @@ TEST(Hooks, SeeAndReplaceFinishedGradients) {
   EXPECT_EQ(kept.to_vector<double>(), (Values{5, 9})) << "a kept gradient is not written to";
 }
 
+TEST(Hooks, WhatTheyReturnCarriesNoHistory) {
+  const Tensor x = leaf({1, 2}, {2});
+  x.register_hook([](const Tensor&) { return leaf({3, 4}, {2}); });
+  sum(x).backward();
+  EXPECT_EQ(grad_of(x), (Values{3, 4}));
+  EXPECT_FALSE(x.grad().requires_grad());
+}
+
 TEST(Hooks, WritingInPlaceIsRefused) {
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
   b.register_hook([](const Tensor& grad) {
