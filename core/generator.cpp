@@ -30,11 +30,14 @@ Tensor drawn(Random args, const Shape& shape, const TensorOptions& options, Gene
   Generator& source = generator == nullptr ? default_generator(options.device) : *generator;
   check(source.device() == options.device, "random", "expected a generator on ", options.device,
         ", got one on ", source.device());
-  Tensor y = Tensor::empty(shape, {.dtype = options.dtype, .device = options.device});
+  Tensor y = Tensor::empty(shape, options);  // where this throws, no call is counted
+  const bool is_ready = y.is_contiguous();
+  const TensorOptions contiguous{.dtype = options.dtype, .device = options.device};
+  const Tensor rows = is_ready ? y : Tensor::empty(shape, contiguous);
   args.state = source.tensor().raw();
-  args.y = y.raw();
+  args.y = rows.raw();
   launch(args);
-  return y.contiguous(options.format);
+  return is_ready ? y : y.copy_(rows);
 }
 
 void check_floating(DType dtype, std::string_view op) {

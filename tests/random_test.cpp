@@ -389,6 +389,9 @@ TEST(Random, Errors) {
   EXPECT_ERROR(bernoulli(1.5, {2}), invalid, "probability", "1.5");
   EXPECT_ERROR(rand({-1}), invalid, "negative");
   EXPECT_ERROR(default_generator(kCpu).set_state({.seed = 0, .calls = -1}), invalid, "negative");
+  Generator counts;
+  EXPECT_ERROR(rand({2}, {.format = MemoryFormat::channels_last}, &counts), invalid, "rank 4");
+  EXPECT_EQ(counts.state().calls, 0);
 }
 
 }  // namespace
