@@ -16,11 +16,14 @@ namespace gradus::nn::safetensors {
 
 inline constexpr std::string_view kNoDigits = "00000000";
 
-// Where the digits are in a header; npos if there are none. Quotes within texts are escaped, so
-// that nothing else reads like this.
+// Where the digits are in a header; npos if there are none. A quote within a text follows a
+// backslash, so that nothing else reads like this.
 inline size_t find_digits(std::string_view header) {
   const std::string before = concat("\"", kChecksumKey, "\":\"");
-  const size_t at = header.find(before);
+  size_t at = header.find(before);
+  while (at != std::string_view::npos && at > 0 && header[at - 1] == '\\') {
+    at = header.find(before, at + 1);
+  }
   if (at == std::string_view::npos) return at;
   const size_t digits = at + before.size(), end = digits + kNoDigits.size();
   return end < header.size() && header[end] == '"' ? digits : std::string_view::npos;
