@@ -108,6 +108,7 @@ TEST_P(Views, Slice) {
   EXPECT_EQ(x.slice(0, 3, 3).shape(), (Shape{0, 4}));
   EXPECT_EQ(x.slice(0, 2, 1).shape(), (Shape{0, 4}));
   EXPECT_ERROR(x.slice(0, 4, 5), kInvalid, "slice: start 4 is outside axis 0 of f64[3,4]@");
+  EXPECT_ERROR(x.slice(0, -4, 5), kInvalid, "slice: start -4 is outside axis 0 of f64[3,4]@");
   EXPECT_ERROR(x.slice(0, 0, 3, 0), kInvalid, "slice: step must be positive, got 0");
   EXPECT_ERROR(x.slice(2, 0, 1), kInvalid, "slice: axis 2");
 }

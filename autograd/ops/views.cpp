@@ -161,11 +161,11 @@ Tensor Tensor::transpose(int axis0, int axis1) const {
 
 Tensor Tensor::slice(int axis, int64_t start, int64_t stop, int64_t step) const {
   const int d = normalize_axis(axis, rank(), "slice");
-  const int64_t extent = size(d);
+  const int64_t extent = size(d), given = start;
   if (start < 0) start += extent;
   if (stop < 0) stop += extent;
   check(step > 0, "slice", "step must be positive, got ", step);
-  check(start >= 0 && start <= extent, "slice", "start ", start, " is outside axis ", d, " of ",
+  check(start >= 0 && start <= extent, "slice", "start ", given, " is outside axis ", d, " of ",
         *this);
   stop = std::clamp(stop, start, extent);
   Shape shape = this->shape();
