@@ -6,6 +6,8 @@
 
 #include "autograd/grad_mode.h"
 #include "core/error.h"
+#include "core/launch.h"
+#include "core/ops/copy.h"
 #include "core/random.h"
 
 namespace gradus {
@@ -89,7 +91,8 @@ std::vector<Tensor> backward_gradients(const Tensor& y, const Tensor& dy,
   return grads;
 }
 
-// One element of a tensor, changed while this lives.
+// One element of a tensor, changed while this lives. Its storage's version stays: the value comes
+// back, and graphs that have saved it go on.
 class Moved {
  public:
   Moved(const Tensor& x, int64_t index) {
@@ -98,7 +101,7 @@ class Moved {
   }
   ~Moved() {
     try {
-      element_.fill_(value_);
+      set(value_);
     } catch (const Error&) {  // no launch works any more: the first error says why
     }
   }
@@ -106,7 +109,7 @@ class Moved {
   Moved& operator=(const Moved&) = delete;
 
   double value() const { return value_; }
-  void set(double value) { element_.fill_(value); }
+  void set(double value) { launch(Fill{.y = element_.raw(), .value = value}); }
 
  private:
   Tensor element_;

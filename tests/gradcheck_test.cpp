@@ -120,6 +120,13 @@ TEST(Gradcheck, LeavesValuesAndGradientsAsTheyWere) {
   EXPECT_EQ(x.grad().to_vector<double>(), Values(6, 7.0));
 }
 
+TEST(Gradcheck, GraphsOfBeforeGoOn) {
+  const Tensor x = sample(), y = sum(x * x);
+  EXPECT_TRUE(gradcheck([&] { return x * x; }, {x}));
+  y.backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (x * 2).to_vector<double>());
+}
+
 TEST(Gradcheck, TakesStridedLeavesAndEmptyOnes) {
   Tensor t = Tensor::from_vector<double>({0.3, -1.2, 2.5, 0.7, -0.4, 1.1}, {2, 3}).transpose(0, 1);
   t.set_requires_grad(true);
