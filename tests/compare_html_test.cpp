@@ -205,6 +205,18 @@ TEST(ComparePage, OfTheCpuAloneSlow) {
   EXPECT_NE(page.dom.find("class=\"chart roof\""), std::string::npos);
 }
 
+TEST(ComparePage, OnPaperIsWholeAndLightSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  json report = of_layers(true);
+  for (int k = 0; k < 60; ++k) report["rows"].push_back(report["rows"][1]);
+  const LoadedPage page = Browser(500).load(on_paper(cli::compare_page(report)), "theme=dark", R"(
+      const holder = getComputedStyle(document.querySelector('table.rows').parentNode);
+      document.documentElement.dataset.paper = [holder.overflow, holder.maxHeight,
+          getComputedStyle(document.body).backgroundColor].join();)");
+  expect_loaded(page);
+  EXPECT_EQ(between(page.dom, "data-paper=\"", "\""), "visible,none,rgb(251, 250, 247)");
+}
+
 // What was not measured is not shown as nothing per second.
 TEST(ComparePage, WithoutTimesSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();

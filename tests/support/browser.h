@@ -26,6 +26,17 @@ inline std::string find_browser() {
 #define GRADUS_SKIP_WITHOUT_BROWSER() \
   if (::gradus::test::find_browser().empty()) GTEST_SKIP() << "no chromium on this machine"
 
+// The page as it is printed.
+inline std::string on_paper(std::string html) {
+  const auto replace_all = [&](std::string_view from, std::string_view to) {
+    for (size_t at = 0; (at = html.find(from, at)) != std::string::npos; at += to.size())
+      html.replace(at, from.size(), to);
+  };
+  replace_all("@media print", "@media all");
+  replace_all("@media screen", "@media not all");
+  return html;
+}
+
 struct LoadedPage {
   std::string dom;      // after all scripts ran
   std::string console;  // what the page logged, errors and refused requests included
