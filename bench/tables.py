@@ -36,7 +36,7 @@ CHANNELS_LAST = """Columns as above; BatchNorm and MaxPool are to reach 0.9 of t
 GroupNorm 85 % of 3Eb / 5Eb; no ratio is aimed at."""
 SMALL = """us, forward / backward. Cold: operands not in the cache; the aim is the fewest bytes
 at a copy's speed (5Eb for BatchNorm's backward in training where x and dy do not fit the cache)
-plus 3 us, plus 5 where a second launch adds sums up. Warm: the same operands again and again;
+plus 3 us, or 5 where a second launch adds sums up. Warm: the same operands again and again;
 the ratio, PyTorch's time over that of gradus, is to be 1 at least, and 2 over the eager mode
 where that takes more than twice the fewest bytes at a copy's speed."""
 CONV = """us, forward / with bias / gradient of x / of the weights; cuDNN through PyTorch with

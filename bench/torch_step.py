@@ -5,7 +5,7 @@
     python3 bench/torch_step.py --device cuda --precision tf32 --batch-size 128
 
 Runs both memory formats (and on CUDA eager and graph), prints a line for each and the best last.
-Needs PyTorch 1.13 or later. Data are random and already on the device, as in gradus's own figure.
+Needs PyTorch 1.13 or later, 2.3 on CUDA. Data are random and already on the device, as in gradus's own figure.
 """
 import argparse
 import json

@@ -12,8 +12,8 @@
 // layer may be off by is a rounding bound of its own: that of compare(). The run stops at the first
 // value beyond it: forward in the order of the layers, backward in the opposite order, then the
 // optimizer. It also stops, with a sentence in report.missing, where a value is no longer finite,
-// or so large that its square is not, on all sides alike: such a training tells nothing. Without a
-// GPU the CPU's f32 is held against its f64 in the same way.
+// or beyond 2^50, on all sides alike: such a training tells nothing. Without a GPU the CPU's f32 is
+// held against its f64 in the same way.
 //
 // Beside it a free run from the same parameters on the same batches shows the drift: on CUDA, or
 // without a GPU on the CPU in f64.
