@@ -194,6 +194,27 @@ TEST(DiagnosisOfDgamma, OfAnotherLayerOrMode) {
   EXPECT_EQ(found.text, "the statistics are those of the batch; evaluation takes the running ones");
 }
 
+// dgamma with the statistics of a neighbour.
+TEST(DiagnosisOfDgamma, OfTheNextOrThePreviousSample) {
+  const Setting setting{.layer = Layer::layer_norm};
+  const Inputs in = draw_inputs(setting, {4, 5}, 0);
+  const Library library = run_library(setting, in);
+  const Values x = in.x.to_vector<double>(), dy = in.dy.to_vector<double>(),
+               mean = library.saved.mean.to_vector<double>(),
+               rstd = library.saved.rstd.to_vector<double>();
+  for (const auto& [step, sample] : {std::pair(size_t{1}, "next"), {size_t{3}, "previous"}}) {
+    Values dgamma(5);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t row = (i / 5 + step) % 4;
+      dgamma[i % 5] += dy[i] * (x[i] - mean[row]) * rstd[row];
+    }
+    const Finding found =
+        diagnose(setting, in, {.dgamma = Tensor::from_vector(dgamma, {5})}).findings[0];
+    EXPECT_EQ(found.slip, Slip::stale_statistics);
+    EXPECT_EQ(found.text, concat("the statistics are those of the ", sample, " sample"));
+  }
+}
+
 // Each is said once.
 TEST_F(DiagnosisLearner, AMissingTermIsSaidOnce) {
   const Diagnosis d = of({.dx = [](const Element& e) { return e.rstd * (e.dy * e.gamma - e.m1); }});

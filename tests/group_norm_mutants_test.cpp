@@ -23,7 +23,7 @@ struct Mutant {
   int64_t count = 0;             // added to m
   bool whole_sample = false;     // sums over all groups
   bool one_channel = false;      // m without c/g
-  bool stale = false;            // statistics of the sample before
+  bool stale = false;            // statistics of the sample after
   bool first_sample = false;     // dgamma, dbeta of one sample
   bool mean_of_batch = false;    // dgamma, dbeta divided by n
 };

@@ -229,9 +229,9 @@ void add_stale_statistics(std::vector<NamedStatistics>& out, const Problem& p,
       moved.mu[i] = own.mu[(i + step) % p.x.size()];
       moved.rstd[i] = own.rstd[(i + step) % p.x.size()];
     }
-    out.push_back({Slip::stale_statistics,
-                   concat("the statistics are those of the ", next ? "next" : "last", " sample"),
-                   moved});
+    out.push_back(
+        {Slip::stale_statistics,
+         concat("the statistics are those of the ", next ? "next" : "previous", " sample"), moved});
   }
 }
 
