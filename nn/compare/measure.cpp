@@ -6,7 +6,7 @@
 namespace gradus {
 namespace {
 
-// Squares of such values, a million of them, are beyond f32.
+// Squares of such values, 2^28 of them, are beyond f32.
 bool is_extreme(double value) { return !(std::abs(value) <= 0x1p50); }
 
 // The histogram's bins by their upper ends, of which the last is infinite.
