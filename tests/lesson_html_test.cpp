@@ -366,7 +366,9 @@ TEST(NormsInABrowser, SlidersReachEveryRowSlow) {
   EXPECT_EQ(between(page.dom, "data-too-wide=\"", "\""), "");
   EXPECT_NE(page.dom.find("GroupNorm(6)"), std::string::npos);
   EXPECT_NE(page.dom.find("data-theme=\"dark\""), std::string::npos);
-  expect_fits(Browser(500).load(html, "layer=rms_norm&cell=1"));
+  const LoadedPage narrow = Browser(500).load(html, "layer=rms_norm&cell=1");
+  expect_fits(narrow);
+  EXPECT_NE(narrow.dom.find("set 1 of 3: sample 0, m = 18<"), std::string::npos);
   for (const json& layer : cli::norms_data(1)["layers"]) {
     EXPECT_NE(page.dom.find("data-op=\"" + layer["op"].get<std::string>() + "\""),
               std::string::npos);

@@ -7,6 +7,9 @@ let selected = null;  // {op, key, i, how}
 const kColumns = ['sets', 'xhat', 'direct', 'mean', 'projection', 'dx'];
 const kRole = {neighbours: 'projection', shift: 'projection'};  // what stands where in the picture
 
+// Their rows are whole samples here.
+for (const op of ['layer_norm', 'rms_norm']) kLessons[op].rows = false;
+
 const layers = Object.fromEntries(data.layers.map((layer) => [layer.op, layer]));
 const variantOf = (op) => layers[op].variants.find((v) => layers[op].keys.every((key) => v[key] === state[key]));
 const changed = () => address.write({...state, theme: chosenTheme, layer: selected?.how === 'pin' ? selected.op : null,
