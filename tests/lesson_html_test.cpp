@@ -352,6 +352,11 @@ TEST(LessonInABrowser, ArrowKeysMoveAndEscapeLetsGoSlow) {
   const LoadedPage gone =
       Browser().load(lesson_page(setting), "", std::string(keys) + "press('Escape');");
   EXPECT_EQ(marked_result(gone), "no line is marked");
+  EXPECT_EQ(gone.dom.find("class=\"on\""), std::string::npos) << "a row of the table";
+  const LoadedPage at_the_edge =
+      Browser().load(lesson_page(setting), "",
+                     std::string(keys) + "for (let k = 0; k < 4; ++k) press('ArrowDown');");
+  EXPECT_EQ(marked_result(at_the_edge), shown(t["xhat"][25].get<double>()));
 }
 
 TEST(NormsInABrowser, SlidersReachEveryRowSlow) {

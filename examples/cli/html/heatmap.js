@@ -46,7 +46,8 @@ class Grid {
 const maps = [];  // all on the page
 
 // options: key, label, grid, values | hues, scale (largest magnitude; own by default), width (in
-// units; the grid's by default), plain (no numbers in the cells), onselect(key, i).
+// units; the grid's by default), plain (no numbers in the cells), onselect(key, i, how): by hover,
+// click or keys.
 class HeatMap {
   constructor(options) {
     Object.assign(this, options);
@@ -104,15 +105,15 @@ class HeatMap {
       if (of(event) >= 0 && event.pointerType !== 'touch') this.onselect(this.key, of(event), 'hover');
     });
     this.svg.addEventListener('click', (event) => {
-      if (of(event) >= 0) this.onselect(this.key, of(event), 'pin');
+      if (of(event) >= 0) this.onselect(this.key, of(event), 'click');
     });
     this.svg.addEventListener('focus', () => {
-      if (this.svg.matches(':focus-visible')) this.onselect(this.key, this.marked ?? 0, 'pin');
+      if (this.svg.matches(':focus-visible')) this.onselect(this.key, this.marked ?? 0, 'keys');
     });
     this.svg.addEventListener('keydown', (event) => {
       if (!event.key.startsWith('Arrow')) return;
       event.preventDefault();
-      this.onselect(this.key, this.grid.step(this.marked ?? 0, event.key), 'pin');
+      this.onselect(this.key, this.grid.step(this.marked ?? 0, event.key), 'keys');
     });
   }
   // Marks cell i (or none), and dims what is not in `members`, a function of the index.

@@ -158,9 +158,9 @@ function draw() {
 
 function select(key, i, how) {
   if (how === 'hover' && selected?.how === 'pin') return;
-  const again = how === 'pin' && selected?.how === 'pin' && selected.i === i && selected.key === key;
-  if (again) return unselect();
-  selected = {key, i, how};
+  const again = selected?.how === 'pin' && selected.i === i && selected.key === key;
+  if (how === 'click' && again) return unselect();
+  selected = {key, i, how: how === 'hover' ? how : 'pin'};
   show();
   changed();
 }
@@ -168,6 +168,7 @@ function select(key, i, how) {
 function unselect() {
   selected = null;
   maps.forEach((map) => map.show(null, null));
+  document.querySelectorAll('tr.on').forEach((row) => row.classList.remove('on'));
   panel.classList.remove('open');
   panel.replaceChildren(h('h2', {}, 'Where does a number come from?'), h('p', {class: 'small'},
     'Point at a value in any map, or tab to a map and move with the arrow keys: here its formula appears with the numbers put in, and all that it depends on is marked. A click keeps it; Escape lets go.'),

@@ -84,8 +84,9 @@ function drawInputs() {
 
 function select(op, key, i, how) {
   if (how === 'hover' && selected?.how === 'pin') return;
-  if (how === 'pin' && selected?.how === 'pin' && selected.i === i && selected.key === key && selected.op === op) return unselect();
-  selected = {op, key, i, how};
+  const again = selected?.how === 'pin' && selected.i === i && selected.key === key && selected.op === op;
+  if (how === 'click' && again) return unselect();
+  selected = {op, key, i, how: how === 'hover' ? how : 'pin'};
   show();
   changed();
 }
