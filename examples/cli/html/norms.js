@@ -118,7 +118,7 @@ const rows = h('div', {class: 'norm-rows'}), inputs = h('div', {class: 'maps inp
 const panel = h('aside', {class: 'inspector', 'aria-live': 'polite', 'aria-label': 'Where a number comes from'});
 pageTop(`gradus ${data.version} · how gradients of normalization work`, 'The norms side by side', h('div', {},
   h('p', {}, 'One formula, ', m('<i>dx</i> = <span class="c-direct">rstd·<i>d</i></span> <span class="c-mean">− rstd·<i>m</i>₁</span> <span class="c-projection">− rstd·<i>x̂</i>·<i>m</i>₂</span>'),
-    ', over different sets of elements. All rows get the same x, dy and γ; what differs is only who shares statistics with whom.')), changed);
+    ', over different sets of elements. All rows get the same x and dy, and the five norms the same γ: between these what differs is only who shares statistics with whom. The last two look like it.')), changed);
 document.body.append(controlBar(data.controls, state, draw),
   h('div', {class: 'columns wrap poster'}, h('main', {}, h('section', {}, h('h2', {}, 'What goes in'), h('p', {class: 'soft'},
       'Point at a value, or tab to a map and use the arrow keys: the same element is marked in every row, each time with the elements that share its statistics there, and its formulas open below. A click keeps it; Escape lets go.'), inputs,
