@@ -221,6 +221,8 @@ TEST_F(CliCommands, HelpFitsATerminal) {
       EXPECT_TRUE(is_name || line.size() <= 80) << line;
     }
   }
+  const std::string explain = gradus({"explain", "--help"}).out;
+  EXPECT_NE(explain.find("\n  --eval Excludes: --train "), std::string::npos) << explain;
   EXPECT_NE(gradus({"compare", "--help"}).out.find("\n          gradus compare --train"),
             std::string::npos)
       << "under the first example";

@@ -188,11 +188,12 @@ void add_setting_options(CLI::App& command, Setting& setting) {
       ->type_name("X")
       ->check(check_non_negative_real)
       ->capture_default_str();
-  CLI::Option* train =
-      command.add_flag("--train{true}", setting.training, "Statistics of x (default)");
+  CLI::Option* train = command.add_flag_callback(
+      "--train", [&setting] { setting.training = true; }, "Statistics of x (default)");
   command
-      .add_flag("--eval{false}", setting.training,
-                "Running statistics; batch_norm and instance_norm")
+      .add_flag_callback(
+          "--eval", [&setting] { setting.training = false; },
+          "Running statistics; batch_norm and instance_norm")
       ->excludes(train);
   command.add_option("--size", setting.size, "Of local_response_norm's window")
       ->type_name("N")
