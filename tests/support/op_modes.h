@@ -1,6 +1,6 @@
 // Runs every OpCase of an op in the modes that each op owes:
 //
-//   GRADUS_TEST_OP_CASES(batch_norm)
+//   GRADUS_TEST_OP_CASES(batch_norm);
 //
 //   Reference   forward and every gradient against the naive f64 reference, in all dtypes and on
 //               both devices, each value within its tolerance,
