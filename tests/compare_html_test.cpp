@@ -205,6 +205,16 @@ TEST(ComparePage, OfTheCpuAloneSlow) {
   EXPECT_NE(page.dom.find("class=\"chart roof\""), std::string::npos);
 }
 
+TEST(ComparePage, ChartsOfARowFitAPhoneSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser(500).load(cli::compare_page(of_layers(true)), "row=1", R"(
+      document.body.style.width = '345px';
+      document.documentElement.dataset.charts = [...document.querySelectorAll('.details svg.chart')]
+          .map((chart) => chart.getBoundingClientRect().right <= 345).join();)");
+  expect_loaded(page);
+  EXPECT_EQ(between(page.dom, "data-charts=\"", "\""), "true,true");
+}
+
 TEST(ComparePage, OnPaperIsWholeAndLightSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   json report = of_layers(true);
