@@ -140,9 +140,12 @@ TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
   EXPECT_EQ(order_of(page), "2,3,1,0");
   EXPECT_NE(page.dom.find("aria-sort=\"ascending\""), std::string::npos);
   EXPECT_EQ(order_of(browser.load(html, "sort=ulp-cuda:0&find=norm")), "1");
-  // Enter on a row opens it.
-  page = browser.load(html, "", R"(document.querySelector('tr[data-row="1"]').dispatchEvent(
-      new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));)");
+  // Enter on a row opens it, and the row keeps the focus.
+  page = browser.load(html, "", R"(document.querySelector('tr[data-row="1"]').focus();
+      document.activeElement.dispatchEvent(
+          new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
+      document.documentElement.dataset.focus = document.activeElement.dataset.row;)");
+  EXPECT_EQ(between(page.dom, "data-focus=\"", "\""), "1");
   EXPECT_NE(
       between(page.dom, "<section class=\"details\"", "</section>").value_or("").find("group_norm"),
       std::string::npos);

@@ -127,6 +127,8 @@ function headCell(column) {
     }}, column.title || 'verdict', h('span', {class: 'arrow', 'aria-hidden': 'true'}, on ? (view.down ? '▾' : '▴') : '')));
 }
 
+const keepInAddress = () => address.write({sort: view.sort, down: view.down || null, find: view.find, dtype: view.dtype, row: openRow, theme: chosenTheme});
+
 function drawTable() {
   const rows = sorted();
   table.replaceChildren(h('thead', {}, h('tr', {}, columns.map(headCell))), h('tbody', {}, rows.map(({row, index}) =>
@@ -137,7 +139,7 @@ function drawTable() {
         if (event.key === 'ArrowUp') { event.preventDefault(); event.currentTarget.previousSibling?.focus(); }
       }}, columns.map((column) => h('td', {class: column.text ? 'text' : ''}, column.show(row)))))));
   count.textContent = rows.length === judged.length ? counted(judged.length) : `${rows.length} of ${counted(judged.length)}`;
-  address.write({sort: view.sort, down: view.down || null, find: view.find, dtype: view.dtype, row: openRow, theme: chosenTheme});
+  keepInAddress();
   document.documentElement.dataset.order = rows.map(({index}) => index).join(',');
 }
 
@@ -147,7 +149,7 @@ function open(index, scroll = true) {
   openRow = openRow === index ? null : index;
   table.querySelectorAll('tr[data-row]').forEach((tr) => tr.classList.toggle('on', Number(tr.dataset.row) === openRow));
   drawDetails();
-  drawTable();
+  keepInAddress();
   if (openRow != null && scroll) details.scrollIntoView({block: 'nearest'});
 }
 
@@ -199,7 +201,7 @@ pageTop(`gradus ${data.version} · compare: ${subject}, seed ${data.seed}`, devi
   h('div', {}, h('p', {class: 'verdict ' + (data.ok ? 'good' : 'bad')}, verdict),
     data.missing.map((sentence) => h('p', {class: 'missing'}, sentence)),
     h('p', {class: 'soft small'}, data.tolerance == null ? 'Tolerances come from the length of the sums and the dtype of each value.' : `Tolerance: ${data.tolerance}.`)),
-  () => drawTable());
+  keepInAddress);
 
 const dtypes = [...new Set(data.rows.map((row) => row.dtype))];
 const filter = h('input', {type: 'search', placeholder: 'find a layer', 'aria-label': 'find a layer', value: view.find, oninput() { view.find = filter.value; drawTable(); }});
@@ -217,5 +219,5 @@ const speeds = (device) => device.copy_gb_per_s > 0 ? `; a large copy moves ${nu
 pageEnd(...data.devices.map((device) => device.text + speeds(device)),
   ...(hasTimes ? ['Times are medians; the share of the roof is the least time that bytes and operations allow, divided by the time measured.'] : []));
 drawDetails();
+drawTable();
 if (view.row != null && data.rows[Number(view.row)]) open(Number(view.row), false);
-else drawTable();
