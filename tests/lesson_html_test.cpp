@@ -337,6 +337,10 @@ TEST(LessonInABrowser, SliderOfGroupsChangesTheNumbersSlow) {
   EXPECT_NE(three.dom.find("data-state=\"groups=3&amp;batch=2\""), std::string::npos);
   EXPECT_EQ(marked_result(three), dx(3, 2));
   EXPECT_NE(dx(1, 2), dx(3, 2));
+  // Another address in the page that is open.
+  const LoadedPage linked = browser.load(html, "groups=1&batch=2&cell=9&of=y",
+                                         "location.hash = 'groups=3&batch=2&cell=7&of=dx';");
+  EXPECT_EQ(marked_result(linked), dx(3, 2));
 }
 
 TEST(LessonInABrowser, ArrowKeysMoveAndEscapeLetsGoSlow) {

@@ -202,7 +202,11 @@ pageTop(`gradus ${data.version} · how gradients of normalization work`, lesson.
 document.body.append(controlBar(data.controls, state, draw), h('div', {class: 'columns wrap'}, main, panel));
 pageEnd(data.source);
 addEventListener('keydown', (event) => { if (event.key === 'Escape') unselect(); });
-addEventListener('hashchange', () => { Object.assign(state, statedIn(data.controls)); draw(); });
-const asked = address.read();
-if (asked.cell != null) selected = {key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'};
-draw();
+function followAddress() {
+  Object.assign(state, statedIn(data.controls));
+  const asked = address.read();
+  selected = asked.cell == null ? null : {key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'};
+  draw();
+}
+addEventListener('hashchange', followAddress);
+followAddress();

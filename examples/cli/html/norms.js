@@ -125,7 +125,11 @@ document.body.append(controlBar(data.controls, state, draw),
     h('div', {class: 'legend'}, h('span', {}, 'negative', h('span', {class: 'scale'}), 'positive'), h('span', {}, 'the terms of a row and their sum have one scale'))), rows), panel));
 pageEnd(data.source);
 addEventListener('keydown', (event) => { if (event.key === 'Escape') unselect(); });
-addEventListener('hashchange', () => { Object.assign(state, statedIn(data.controls)); draw(); });
-const asked = address.read();
-if (asked.cell != null && layers[asked.layer]) selected = {op: asked.layer, key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'};
-draw();
+function followAddress() {
+  Object.assign(state, statedIn(data.controls));
+  const asked = address.read(), known = asked.cell != null && layers[asked.layer];
+  selected = known ? {op: asked.layer, key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'} : null;
+  draw();
+}
+addEventListener('hashchange', followAddress);
+followAddress();
