@@ -7,7 +7,7 @@
 namespace gradus::cli {
 namespace {
 
-// Eight times the second-level cache of the largest current cards.
+// Several times the second-level cache of current cards.
 constexpr int64_t kColdBytes = 400 << 20;
 constexpr int64_t kLeastCopies = 4;
 
