@@ -1,5 +1,8 @@
 # The library target and gradus_add_op(), which finds the files of one op by its name.
 
+# Files of one folder have helpers of equal names, even where a parent joins its own.
+set(CMAKE_UNITY_BUILD OFF)
+
 # Options that every target of the project is compiled with; not exported.
 add_library(gradus_options INTERFACE)
 target_compile_features(gradus_options INTERFACE cxx_std_20)

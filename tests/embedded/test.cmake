@@ -12,6 +12,11 @@ file(STRINGS ${WORK_DIR}/compile_commands.json hidden REGEX "-fvisibility=hidden
 if(hidden)
   message(FATAL_ERROR "the parent's visibility hides what gradus should export: ${hidden}")
 endif()
+# Joined files of gradus do not compile.
+file(STRINGS ${WORK_DIR}/compile_commands.json joined REGEX "/Unity/")
+if(joined)
+  message(FATAL_ERROR "the parent's unity build joins files of gradus: ${joined}")
+endif()
 file(READ ${WORK_DIR}/gradus/cmake_install.cmake install)
 if(NOT install MATCHES "/doc/gradus\"[^\n]*/LICENSE\"")
   message(FATAL_ERROR "gradus's LICENSE is not installed in a folder of its own")
