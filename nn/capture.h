@@ -1,6 +1,6 @@
 // A step that runs many times with the same shapes, recorded once where the device can replay it.
 //
-//   CapturedStep step(kCuda, [&] { loss.copy_(train_step(batch)); });
+//   CapturedStep step(kCuda, [&] { loss.copy_(train_step(batch).detach()); });
 //   for (int64_t i = 0; i < steps; ++i) step.run();
 //
 // On CUDA the first calls run as written, to warm up caches and library handles; the next one is
