@@ -1,4 +1,7 @@
 // Known faults of optimizers, by family and meaning.
+#include <cmath>
+#include <limits>
+
 #include "nn/optim/adam.h"
 #include "nn/optim/muon.h"
 #include "nn/optim/sgd.h"
@@ -120,6 +123,30 @@ void decoupled_decay(Device device) {
   }
 }
 GRADUS_FAULT(D085_DecoupledDecayIsNoPartOfTheGradient, decoupled_decay)
+
+// Such as a mask among the parameters: what is infinite stays so where no decay acts through the
+// gradient, and the moments stay numbers.
+void infinite_parameters(Device device) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : kDTypes) {
+    const auto expect_infinite = [&](const char* name, auto make) {
+      Tensor w = parameter({inf, -inf}, dtype, device);
+      auto optimizer = make(w);
+      set_gradient(w, {0, 1});
+      optimizer.step();
+      EXPECT_EQ(w.to_vector<double>(), (std::vector{inf, -inf})) << name << " " << to_string(dtype);
+      for (const NamedTensor& entry : optimizer.state()) {
+        for (const double value : entry.tensor.to_vector<double>())
+          EXPECT_TRUE(std::isfinite(value)) << name << " " << entry.name;
+      }
+    };
+    expect_infinite("SGD", [](Tensor w) { return SGD({w}, {}); });
+    expect_infinite("momentum", [](Tensor w) { return SGD({w}, {.momentum = 0.9}); });
+    expect_infinite("Adam", [](Tensor w) { return Adam({w}, {}); });
+    expect_infinite("AdamW", [](Tensor w) { return AdamW({w}, {}); });
+  }
+}
+GRADUS_FAULT(D085_InfiniteParametersStay, infinite_parameters)
 
 TEST(OptimFaults, SharedMemoryIsRefused) {
   const Tensor w = Tensor::ones({4, 3});

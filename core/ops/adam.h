@@ -30,7 +30,7 @@ struct AdamSettings {
 
 // With t the steps of this parameter, this one included, all arithmetic in acc_dtype(p.dtype) (1 -
 // beta^t and the factors made of it in f64) and one rounding to p's dtype:
-//   g   = dp + weight_decay·p                           Adam
+//   g   = dp + weight_decay·p                           Adam; without decay dp, as PyTorch has it
 //   g   = dp,  p = p·(1 - lr·weight_decay)              AdamW
 //   exp_avg    = beta1·exp_avg + (1 - beta1)·g
 //   exp_avg_sq = beta2·exp_avg_sq + (1 - beta2)·g²
@@ -109,7 +109,7 @@ GRADUS_HD AdamNumbers<A> adam_numbers(const AdamSettings& s, double lr, int64_t 
 // The formula for one element, written once: gives the new p and writes the new moments.
 template <class A>
 GRADUS_HD A adam_element(const AdamNumbers<A>& k, A p, A dp, A& exp_avg, A& exp_avg_sq) {
-  const A g = dp + k.decay * p;
+  const A g = k.decay == 0 ? dp : dp + k.decay * p;  // 0·p is NaN where p is infinite
   exp_avg = k.beta1 * exp_avg + k.one_minus_beta1 * g;
   exp_avg_sq = k.beta2 * exp_avg_sq + k.one_minus_beta2 * g * g;
   return p * k.keep - k.step_size * exp_avg / (std::sqrt(exp_avg_sq) * k.root + k.eps);

@@ -17,7 +17,7 @@ struct SgdTensor {
 };
 
 // With all arithmetic in acc_dtype(p.dtype) and one rounding to p's dtype:
-//   d   = dp + weight_decay·p
+//   d   = dp + weight_decay·p                dp itself without decay, also where p is infinite
 //   buf = d                                  in the parameter's first step, step = born + 1
 //   buf = momentum·buf + (1 - dampening)·d   afterwards
 //   d   = buf, or d + momentum·buf under nesterov   (d itself where momentum is 0)
@@ -80,7 +80,7 @@ GRADUS_HD SgdNumbers<A> sgd_numbers(const SgdStep& args) {
 // The formula for one element, written once: gives the new p and writes the new buf.
 template <class A>
 GRADUS_HD A sgd_element(const SgdNumbers<A>& k, A lr, A p, A dp, A* buf, bool first) {
-  A d = dp + k.weight_decay * p;
+  A d = k.weight_decay == 0 ? dp : dp + k.weight_decay * p;
   if (buf != nullptr) {
     const A moved = first ? d : k.momentum * *buf + k.one_minus_dampening * d;
     *buf = moved;
