@@ -89,16 +89,17 @@ void Trainer::enqueue_step(int64_t batch_size) {
   const Batch batch = train_.gather(batch_size);
   const Tensor logits = model_(batch.x);
   const Tensor loss = cross_entropy(logits, batch.labels);
+  optimizer_.zero_grad();
+  loss.backward();
+  if (options_.clip_value > 0) clip_grad_value_(parameters_, options_.clip_value);
+  if (options_.clip_norm > 0) clip_grad_norm_(parameters_, options_.clip_norm);
+  // After the backward, which may throw: the batch that is taken again then counts once.
   launch(TrackMetrics{.loss = loss.raw(),
                       .logits = dense(logits).raw(),
                       .labels = batch.labels.raw(),
                       .totals = totals_.raw(),
                       .step = optimizer_.step_counter().raw(),
                       .failed_step = failed_step_.raw()});
-  optimizer_.zero_grad();
-  loss.backward();
-  if (options_.clip_value > 0) clip_grad_value_(parameters_, options_.clip_value);
-  if (options_.clip_norm > 0) clip_grad_norm_(parameters_, options_.clip_norm);
   optimizer_.set_failed_step(failed_step_);  // another trainer may have set its own, or none
   optimizer_.step();
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "autograd/ops/arithmetic.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/trainer_session.h"
 
@@ -64,6 +65,31 @@ TEST_P(TrainerThrows, AStepThatThrowsIsTakenAgain) {
     hashes.push_back(run.hash());
   }
   EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+// Throws in its next backward, if armed.
+struct LateTrap final : Module {
+  explicit LateTrap(std::shared_ptr<bool> armed) : armed(std::move(armed)) {}
+  std::string_view kind() const override { return "LateTrap"; }
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = affine(x, 1.0);
+    if (!y.requires_grad()) return y;
+    y.register_hook([armed = armed](const Tensor&) {
+      check(!std::exchange(*armed, false), "trap", "sprung");
+      return Tensor();
+    });
+    return y;
+  }
+  std::shared_ptr<bool> armed;
+};
+
+TEST_P(TrainerThrows, ABatchThatIsTakenAgainCountsOnce) {
+  Session run(GetParam());
+  run.net.add(LateTrap(std::make_shared<bool>(true)));
+  run.start();
+  EXPECT_ERROR(run.trainer->step(), kInvalid, "trap: sprung");
+  run.trainer->step();
+  EXPECT_EQ(run.trainer->train_metrics().samples, 8);
 }
 
 TEST_P(TrainerThrows, AnOptimizerOfOtherTensorsIsRefused) {
