@@ -214,6 +214,8 @@ TrainResult Trainer::run(DataLoader* test) {
     const EpochReport report = make_report(metrics, seconds, first_sample);
     begin_epoch(train_.position().epoch + 1);
     if (options_.on_epoch) options_.on_epoch(report);
+    const bool is_last = train_.position().epoch >= options_.epochs;
+    if (!is_last && stop_requested()) return TrainResult::interrupted;
   }
   return TrainResult::finished;
 }

@@ -64,7 +64,8 @@ struct TrainerOptions {
   std::function<void(const Progress&)> on_progress = {};
   // After each epoch, when the next has begun: state() then holds the run from there on.
   std::function<void(const EpochReport&)> on_epoch = {};
-  // Polled after every step and every batch of an evaluation; a signal handler may set it.
+  // Polled after every step, every batch of an evaluation and on_epoch; a signal handler may set
+  // it, or on_epoch where the model is good enough: it stays as reported.
   const std::atomic<bool>* stop = nullptr;
 };
 

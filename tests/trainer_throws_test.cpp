@@ -1,4 +1,4 @@
-// What an evaluation or a step leaves behind, above all when a layer throws in the middle of it.
+// What an evaluation, a step or a stop leaves behind, above all when a layer throws in the middle.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -90,6 +90,23 @@ TEST_P(TrainerThrows, ABatchThatIsTakenAgainCountsOnce) {
   EXPECT_ERROR(run.trainer->step(), kInvalid, "trap: sprung");
   run.trainer->step();
   EXPECT_EQ(run.trainer->train_metrics().samples, 8);
+}
+
+// The parameters stay those that were reported, and the last epoch is finished all the same.
+TEST_P(TrainerThrows, StopBetweenEpochs) {
+  for (const int64_t last : {0, 1}) {
+    Session run(GetParam());
+    std::atomic<bool> stop{false};
+    std::string reported;
+    run.options.stop = &stop;
+    run.options.on_epoch = [&](const EpochReport& report) {
+      reported = report.parameter_hash;
+      stop = report.epoch == last;
+    };
+    EXPECT_EQ(run.start().run(), last == 0 ? TrainResult::interrupted : TrainResult::finished);
+    EXPECT_EQ(run.hash(), reported);
+    EXPECT_EQ(run.optimizer->steps(), 8 * (last + 1));
+  }
 }
 
 TEST_P(TrainerThrows, AnOptimizerOfOtherTensorsIsRefused) {
