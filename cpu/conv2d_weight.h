@@ -46,6 +46,28 @@ struct WeightGradient {
     return std::is_same_v<T, A> && view.channels_last;
   }
 
+  // What output rows [first, first + count) read of x, as scratch holds it.
+  int64_t x_columns() const { return joins_columns() ? w.reach(w.outputs) : w.inputs; }
+  int64_t most_x_rows(int64_t count) const {
+    return joins_columns() ? h.reach(count) : std::min(h.inputs, h.reach(count));
+  }
+  Patch x_patch(int64_t first, int64_t count) const {
+    const int64_t top = h.low() + first * h.step, bottom = top + h.reach(count);
+    if (joins_columns()) return {top, bottom - top, w.low(), x_columns()};
+    const int64_t from = std::clamp<int64_t>(top, 0, h.inputs);
+    return {from, std::clamp<int64_t>(bottom, from, h.inputs) - from, 0, x_columns()};
+  }
+  Image image_of(const A* scratch, const Patch& patch) const {
+    const int64_t column = x_pitch(), row = patch.columns * column;
+    return {scratch - patch.top * row - patch.left * column,
+            row,
+            column,
+            patch.top,
+            patch.top + patch.rows,
+            patch.left,
+            patch.left + patch.columns};
+  }
+
   template <class D>
   void add_slices(const A* parts, int64_t first, D* dw) const;
   int64_t rows_at_once() const;
@@ -69,7 +91,7 @@ template <class D>
 void WeightGradient<T>::run(Cpu& cpu, D* dw) const {
   const int64_t count = slices(), size = part_size();
   const Workspace<A> parts(cpu, count * groups * size);
-  // A unit is an image where there are enough of them, since a slice reads whole images, else a
+  // A unit is an image where there are enough of them, since slices of one share rows of x, else a
   // row.
   const int64_t rows = images >= count ? h.outputs : 1;
   const int64_t units = images * h.outputs / std::max<int64_t>(1, rows);
@@ -131,18 +153,11 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
   const auto dy_view = image_view<const T>(dy, format, group, groups);
   const bool reads_x = is_readable(x_view) && !joins_columns();
   const bool reads_dy = is_readable(dy_view) && lanes % kLanes<A> == 0;
-  const Patch window{h.low(), h.reach(h.outputs), w.low(), w.reach(w.outputs)};
-  const Patch whole{0, h.inputs, 0, w.inputs};
-  const Patch pixels{0, h.outputs, 0, w.outputs};
-  const Patch& patch = joins_columns() ? window : whole;
+  const int64_t most_rows = std::clamp<int64_t>(end - begin, 1, h.outputs);
   const int64_t padded = padded_lanes<A>(lanes);
-  const Workspace<A> x_scratch(cpu, reads_x ? 0 : patch.rows, patch.columns, x_pitch());
-  const Workspace<A> dy_scratch(cpu, reads_dy ? 0 : h.outputs * w.outputs * padded);
-  Image source{
-      x_scratch.data(), patch.columns * x_pitch(), x_pitch(), patch.top, patch.top + patch.rows,
-      patch.left,       patch.left + patch.columns};
-  source.data -= patch.top * source.row + patch.left * source.column;
-  Image gradient{dy_scratch.data(), w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
+  const Workspace<A> x_scratch(cpu, reads_x ? 0 : most_x_rows(most_rows), x_columns(), x_pitch());
+  const Workspace<A> dy_scratch(cpu, reads_dy ? 0 : most_rows * w.outputs * padded);
+  Image source{}, gradient{nullptr, w.outputs * padded, padded, 0, h.outputs, 0, w.outputs};
   while (begin < end) {
     const int64_t n = begin / h.outputs, first = begin % h.outputs;
     const int64_t last = std::min(h.outputs, first + end - begin);
@@ -157,9 +172,16 @@ void WeightGradient<T>::run_slice(Cpu& cpu, int64_t group, int64_t begin, int64_
         gradient.column = dy_view.strides[3];
       }
     }
-    if (!reads_x) read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), x_pitch());
-    if (!reads_dy)
+    if (!reads_x) {
+      const Patch patch = x_patch(first, last - first);
+      read_patch<T>(x_view, n, h.inputs, w.inputs, patch, x_scratch.data(), x_pitch());
+      source = image_of(x_scratch.data(), patch);
+    }
+    if (!reads_dy) {
+      const Patch pixels{first, last - first, 0, w.outputs};
       read_patch<T>(dy_view, n, h.outputs, w.outputs, pixels, dy_scratch.data(), padded);
+      gradient.data = dy_scratch.data() - first * gradient.row;
+    }
     for (int64_t p = first; p < last; p += rows) {
       for (int64_t q = 0; q < w.outputs; q += kDotChain) {
         const Patch outputs{p, std::min(rows, last - p), q, std::min(kDotChain, w.outputs - q)};

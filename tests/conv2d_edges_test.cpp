@@ -1,8 +1,12 @@
 // conv2d where there is nothing to add up, and windows of any width.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/conv2d.h"
+#include "cpu/context.h"
+#include "cpu/host_allocator.h"
 #include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 
@@ -55,6 +59,24 @@ TEST(Conv2dEdgesCpu, WindowsBeyondTheMemory) {
     EXPECT_ERROR(conv2d(x, w, {}, {.padding = distance, .dilation = distance}),
                  ErrorCode::out_of_memory, "out of memory: asked for ");
   }
+}
+
+// The weight gradient of one image is cut into slices, of which each copies the rows that it reads
+// and no others: all of x and dy would be 11 MB at least.
+TEST(Conv2dEdgesCpu, ASliceReadsItsOwnRows) {
+  std::thread own([] {  // with a context of its own
+    const auto allocator = std::make_shared<HostAllocator>();
+    cpu().set_threads(1);
+    cpu().set_allocator(allocator);
+    const Tensor x = Tensor::ones({1, 3, 512, 512});
+    const Tensor w = Tensor::ones({8, 3, 1, 1}).set_requires_grad(true);
+    const Tensor y = conv2d(x, w), dy = Tensor::ones(y.shape());
+    const int64_t before = allocator->stats().peak_bytes_in_use;
+    y.backward(dy);
+    EXPECT_LT(allocator->stats().peak_bytes_in_use, before + (4 << 20));
+    EXPECT_EQ(values(w.grad()), Values(24, 512.0 * 512));
+  });
+  own.join();
 }
 
 // What the kernels count in 32 bits with the channels filled up to packs.
