@@ -79,8 +79,8 @@ bool Tensor::is_leaf() const {
 }
 
 Tensor& Tensor::set_requires_grad(bool value) {
-  check(is_floating(dtype()), "set_requires_grad", "only floating dtypes have gradients, got ",
-        *this);
+  check(!value || is_floating(dtype()), "set_requires_grad",
+        "only floating dtypes have gradients, got ", *this);
   if (!is_leaf())
     fail(ErrorCode::autograd, "set_requires_grad", "expected a leaf, got a result: ", *this);
   if (value || grad_state() != nullptr) state_of(*this).requires_grad = value;

@@ -105,7 +105,7 @@ class Tensor {
 
   // Gradient state; defined in autograd/.
   bool requires_grad() const;  // a leaf that asks for a gradient, or a result that carries history
-  Tensor& set_requires_grad(bool value);  // leaves of floating dtype only
+  Tensor& set_requires_grad(bool value);  // leaves only; true for floating dtypes only
   bool is_leaf() const;
   Tensor grad() const;  // undefined before the first backward
   void set_grad(const Tensor& grad);
