@@ -83,6 +83,23 @@ TEST_P(BatchNorm, BackwardUsesTheStatisticsOfItsForward) {
   expect_near(x.grad(), {1, 1, 1}, 0);
 }
 
+TEST_P(BatchNorm, EvaluationReadsStatisticsOfAnyStride) {
+  const Tensor means = tensor({1, 9, 5, 9, -2, 9}, {6}), vars = tensor({4, 9, 9, 16, 9, 9, 1}, {7});
+  const BatchNormState state{means.slice(0, 0, 6, 2), vars.slice(0, 0, 7, 3), {}};
+  struct {
+    Shape shape;
+    Values x, y, dx;
+  } const cases[] = {{{2, 3}, {3, 5, -2, 5, 9, 0}, {1, 0, 0, 2, 1, 2}, {2, 1, 4, 2, 1, 4}},
+                     {{1, 3, 2}, {3, 5, 5, 9, -2, 0}, {1, 2, 0, 1, 0, 2}, {2, 2, 1, 1, 4, 4}}};
+  for (const auto& given : cases) {
+    Tensor x = tensor(given.x, given.shape).set_requires_grad(true);
+    const Tensor y = batch_norm(x, {}, {}, state, {.training = false, .eps = 0});
+    expect_near(y, given.y, 0);
+    y.backward(tensor(Values(6, 4), given.shape));
+    expect_near(x.grad(), given.dx, 0);
+  }
+}
+
 TEST_P(BatchNorm, OtherStridesAreCopiedFirst) {
   Tensor base = tensor({1, 4, 2, 5, 3, 7}, {3, 2}).set_requires_grad(true);
   const Tensor x = base.transpose(0, 1).unsqueeze(0).transpose(1, 2);  // [1, 3, 2], not dense
