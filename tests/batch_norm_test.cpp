@@ -8,6 +8,7 @@
 #include "autograd/ops/sum.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/each_device.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/op_modes.h"
 
@@ -81,6 +82,23 @@ TEST_P(BatchNorm, BackwardUsesTheStatisticsOfItsForward) {
   batch_norm(tensor({10, 20, 30}, {3, 1}), {}, {}, state);
   y.backward(tensor({1, 1, 1}, {3, 1}));
   expect_near(x.grad(), {1, 1, 1}, 0);
+}
+
+// As training, forward and backward.
+TEST_P(BatchNorm, EvaluationWithoutStatisticsUsesThoseOfTheBatch) {
+  for (const Shape& shape : {Shape{4, 2}, Shape{2, 2, 2}}) {
+    const auto results = [&](bool training) {
+      Tensor x = tensor({1, 5, 2, 3, 4, 8, -1, 0}, shape).set_requires_grad(true);
+      Tensor gamma = tensor({2, 3}, {2}).set_requires_grad(true);
+      const Tensor y = batch_norm(x, gamma, {}, {}, {.training = training});
+      y.backward(tensor({1, 0, 2, -3, 0, 1, 1, 4}, shape));
+      return std::array{y.to_vector<double>(), x.grad().to_vector<double>(),
+                        gamma.grad().to_vector<double>()};
+    };
+    EXPECT_EQ(results(false), results(true)) << to_string(shape);
+  }
+  EXPECT_ERROR(batch_norm(tensor({1, 2}, {1, 2}), {}, {}, {}, {.training = false}),
+               ErrorCode::invalid_argument, "more than one value per channel");
 }
 
 TEST_P(BatchNorm, EvaluationReadsStatisticsOfAnyStride) {
