@@ -199,6 +199,10 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   const Tensor ten = tensor(Values(10, 1.0), {10}), even = ten.as_strided({3}, {2}, 0);
   EXPECT_NO_THROW(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {4}, 1)}));
   EXPECT_NO_THROW(instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 1), even}));
+  EXPECT_NO_THROW(
+      instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 0), ten.as_strided({3}, {1}, 5)}));
+  EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {2}, 4)}),
+               ErrorCode::invalid_argument, "running_mean and running_var share elements");
   EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {3}, 1)}),
                ErrorCode::invalid_argument, "running_mean and running_var share elements");
   for (const bool training : {true, false}) {  // evaluation is batch_norm's, its errors are not
