@@ -115,7 +115,9 @@ TEST_P(GroupNorm, OtherStridesAreCopiedFirst) {
   const Tensor x = base.transpose(0, 1).transpose(1, 2);  // [2, 8, 3], dense in neither format
   Tensor dense = x.detach().contiguous().set_requires_grad(true);
   const Tensor gamma = random({16}, 2).slice(0, 0, 16, 2), dy = random({2, 8, 3}, 3);
-  const Tensor y = group_norm(x, 2, gamma), want = group_norm(dense, 2, gamma.contiguous());
+  const Tensor beta = random({24}, 4).slice(0, 0, 24, 3);
+  const Tensor y = group_norm(x, 2, gamma, beta);
+  const Tensor want = group_norm(dense, 2, gamma.contiguous(), beta.contiguous());
   expect_near(y, want.to_vector<double>(), 0);
   y.backward(dy);
   want.backward(dy);
