@@ -128,6 +128,23 @@ TEST_P(InstanceNorm, EvaluationIsBatchNorms) {
               instance_norm(x).to_vector<double>(), 0);
 }
 
+TEST_P(InstanceNorm, SavesWhatItNormalizedWith) {
+  const Tensor x = tensor({1, 3, 8, 12, 0, 8, 20, 24}, {2, 2, 2});
+  for (const InstanceNormState& state : {InstanceNormState{}, fresh_state(2)}) {
+    NormStatistics saved;
+    instance_norm(x, {}, {}, state, {.eps = 0}, &saved);
+    EXPECT_EQ(saved.mean.shape(), Shape({2, 2}));
+    EXPECT_EQ(saved.rstd.shape(), Shape({2, 2}));
+    expect_near(saved.mean, {2, 10, 4, 22}, 0);
+    expect_near(saved.rstd, {1, 0.5, 0.25, 0.5}, 0);
+  }
+  NormStatistics saved;
+  instance_norm(x, {}, {}, {tensor({3, 4}, {2}), tensor({4, 0.25}, {2})},
+                {.training = false, .eps = 0}, &saved);
+  expect_near(saved.mean, {3, 4}, 0);
+  expect_near(saved.rstd, {0.5, 2}, 0);
+}
+
 TEST_P(InstanceNorm, EmptyBatchChangesNothing) {
   const InstanceNormState state = fresh_state(3);
   EXPECT_EQ(instance_norm(tensor({}, {0, 3, 5}), {}, {}, state).shape(), Shape({0, 3, 5}));
