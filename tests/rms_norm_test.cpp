@@ -34,6 +34,18 @@ TEST_P(RmsNorm, TheMeanStays) {
   expect_near(y, {1, 1, 1, 1, scale, -scale, 7 * scale, scale}, 1e-12);
 }
 
+// xhat is not quite 1 in a row of one element, so that its gradient is not 0.
+TEST_P(RmsNorm, OfOneElement) {
+  const Tensor x = leaf({1, -2, 0}, {3, 1}), gamma = leaf({2}, {1});
+  const Tensor y = rms_norm(x, {1}, gamma, 3.0);
+  const double root7 = std::sqrt(7.0);
+  expect_near(y, {1, -4 / root7, 0}, 1e-15);
+  y.backward(tensor({4, 7, 3}, {3, 1}));
+  // dy·gamma·eps / (x² + eps)^1.5
+  expect_near(x.grad(), {3, 6 / root7, 6 / std::sqrt(3.0)}, 1e-14);
+  expect_near(gamma.grad(), {2 - 14 / root7}, 1e-14);
+}
+
 TEST_P(RmsNorm, NonFiniteValuesStayInTheirRow) {
   // NaN makes its row NaN. The square of an infinity makes rstd 0: 0 beside it and NaN at it.
   for (const DType dtype : test::kFloatingTypes) {
