@@ -128,6 +128,7 @@ std::vector<OpCase> softmax_cases() {
       {.name = "channels_512", .shape = {2, 512, 2, 20}, .axis = 1},
       {.name = "columns", .shape = {37, 40}, .axis = 0},
       {.name = "columns_narrow", .shape = {4, 50, 2}, .axis = 1},
+      {.name = "columns_narrow_many", .shape = {30, 4, 7}, .axis = 1},
       {.name = "height", .shape = {2, 3, 6, 5}, .axis = 2},
       {.name = "batch", .shape = {5, 2, 3, 3}, .axis = 0},
       {.name = "eight_axes", .shape = {2, 1, 2, 3, 2, 1, 2, 2}, .axis = 3},
