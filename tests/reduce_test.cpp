@@ -106,6 +106,23 @@ TEST_P(Reduce, GradientOfAStridedView) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-15) << i;
 }
 
+// Rows of several vectors, of which a view has every third element.
+TEST_P(Reduce, GradientOfALongStridedView) {
+  Values values;
+  for (int i = 0; i < 300; ++i) values.push_back(1 + std::sin(i) / 4);
+  for (const Axes& axes : {Axes{0}, Axes{1}, Axes{}}) {
+    const auto gradient = [&](const Tensor& given) {
+      Tensor x = given.detach().set_requires_grad(true);
+      const Tensor y = std(x, axes);
+      y.backward(make(Values(values.begin(), values.begin() + y.numel()), y.shape()));
+      return x.grad().to_vector<double>();
+    };
+    const Tensor x = make(values, {2, 150}).slice(1, 1, 150, 3);
+    const Values got = gradient(x), want = gradient(x.contiguous());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-14) << i;
+  }
+}
+
 // Two launches and no other: nothing is copied on the way.
 TEST_P(Reduce, ChannelsLastIsNotCopied) {
   Tensor x =
