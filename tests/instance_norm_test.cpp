@@ -104,10 +104,25 @@ TEST_P(InstanceNorm, D004_ManySamplesKeepTheirDigits) {
 }
 
 TEST_P(InstanceNorm, StridedRunningStatisticsAreUpdatedInPlace) {
-  const Tensor buffer = tensor({0, 0, 0, 0}, {4});
-  const InstanceNormState state{buffer.slice(0, 0, 4, 2), Tensor::ones({2}, buffer.options())};
+  const Tensor means = tensor({0, 0, 0, 0}, {4}), vars = tensor(Values(6, 0.0), {6});
+  const InstanceNormState state{means.slice(0, 0, 4, 2), vars.slice(0, 0, 6, 3)};
   instance_norm(tensor({1, 3, 10, 20}, {1, 2, 2}), {}, {}, state, {.momentum = 1});
-  expect_near(buffer, {2, 0, 15, 0}, 0);
+  expect_near(means, {2, 0, 15, 0}, 0);
+  expect_near(vars, {2, 0, 0, 50, 0, 0}, 1e-13);
+}
+
+TEST_P(InstanceNorm, RunningStatisticsOfManyChannels) {
+  const int64_t c = 9000;
+  Values values, means;
+  for (int64_t i = 0; i < 2 * c; ++i) {
+    const double first = static_cast<double>(i % c);
+    values.insert(values.end(), {first, first + 4});
+    if (i < c) means.push_back(first + 2);
+  }
+  const InstanceNormState state = fresh_state(c);
+  instance_norm(tensor(values, {2, c, 2}), {}, {}, state, {.momentum = 1});
+  expect_near(state.running_mean, means, 1e-11);
+  expect_near(state.running_var, Values(means.size(), 8), 1e-11);
 }
 
 TEST_P(InstanceNorm, EpsilonStaysOutOfTheRunningVariance) {
