@@ -97,6 +97,20 @@ TEST_P(ReduceFaults, D043_ProdWithZeros) {
   }
 }
 
+// Infinity times zero is no number, wherever the two are.
+TEST_P(ReduceFaults, ProdOfZeroAndInfinity) {
+  for (const DType dtype : kDTypes) {
+    for (const size_t zero : {0, 1, 40}) {
+      Values values(41, 1);
+      values[20] = kInf;
+      values[zero] = 0;
+      EXPECT_TRUE(std::isnan(prod(make(values, {41}, dtype)).item<double>())) << zero;
+      values[zero] = -2;
+      EXPECT_EQ(prod(make(values, {41}, dtype)).item<double>(), -kInf) << zero;
+    }
+  }
+}
+
 TEST_P(ReduceFaults, D044_ProdOfOneElement) {
   for (const DType dtype : kDTypes) {
     Tensor x = leaf({0}, {1}, dtype);
