@@ -58,6 +58,7 @@ std::vector<OpCase> local_response_norm_cases() {
       {"aligned_7", {2, 40, 8, 8}, {.size = 7, .alpha = 2}},
       {"aligned_even", {2, 12, 8, 8}, {.size = 2, .alpha = 1}},
       {"long_rows", {2, 5, 37, 41}, {.size = 5, .alpha = 1}},
+      {"long_rows_many_channels", {1, 40, 33, 33}, {.size = 4, .alpha = 1}},
       {"channels_last_3", {2, 7, 3, 3}, {.size = 3, .alpha = 1}, true},
       {"channels_last_4", {2, 16, 2, 3}, {.size = 4, .alpha = 1}, true},
       {"channels_last_5", {2, 32, 5, 5}, {.size = 5, .alpha = 2}, true},
