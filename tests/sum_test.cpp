@@ -48,6 +48,32 @@ TEST_P(Sum, CountsEveryElement) {
   }
 }
 
+// Long rows and many columns of which a view has every second element; outputs that are taken in
+// another order than they lie in, of single rows and of sets that threads share.
+TEST_P(Sum, LargeViewsOfAnyStrides) {
+  const auto small_values = [&](const Shape& shape) {
+    Values values(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 101);
+    return f64(values, shape);
+  };
+  const std::pair<Tensor, int> views[] = {
+      {small_values({3, 3000}).slice(1, 1, 3000, 2), 1},
+      {small_values({5, 1300}).slice(1, 0, 1300, 2), 0},
+      {small_values({3, 5, 100}).slice(1, 0, 4), 2},
+      {small_values({5, 40000, 3}).permute({2, 1, 0}), 1},
+  };
+  for (const auto& [x, axis] : views) {
+    const Values values = x.to_vector<double>();
+    const auto m = static_cast<size_t>(x.size(axis));
+    size_t step = 1;
+    for (int inner = axis + 1; inner < x.rank(); ++inner)
+      step *= static_cast<size_t>(x.size(inner));
+    Values want(values.size() / m);
+    for (size_t i = 0; i < values.size(); ++i) want[i / (m * step) * step + i % step] += values[i];
+    EXPECT_EQ(sum(x, {axis}).to_vector<double>(), want) << to_string(x);
+  }
+}
+
 TEST_P(Sum, AnyAxesOfAnyStrides) {
   // Element (i, j, k, l) is 1000 i + 100 j + 10 k + l.
   Values values;
