@@ -74,6 +74,12 @@ TEST_P(Sum, LargeViewsOfAnyStrides) {
   }
 }
 
+// In f32 1/m would be, and the mean of ones not 1.
+TEST_P(Sum, TheDivisorOfAMeanIsNotRounded) {
+  for (int64_t m = 1; m <= 128; ++m)
+    EXPECT_EQ(mean(Tensor::ones({m}, options())).item<float>(), 1) << m;
+}
+
 TEST_P(Sum, AnyAxesOfAnyStrides) {
   // Element (i, j, k, l) is 1000 i + 100 j + 10 k + l.
   Values values;
