@@ -341,5 +341,25 @@ TEST(ReducePlans, PacksHaveFewReducedAxes) {
   EXPECT_FALSE(is_packed({4, 4, 4, 4, 64}, {1, 4, 1, 4, 1}));
 }
 
+// A view whose rows, or whose elements, do not begin at every pack's bounds goes one by one.
+TEST(ReducePlans, PacksAreAligned) {
+  const Tensor base = Tensor::empty({64, 66}), dx = Tensor::empty({64, 64});
+  const Tensor along = Tensor::empty({64, 1}), across = Tensor::empty({1, 64});
+  const Tensor whole = Tensor::empty({64, 64}), unaligned = Tensor::empty({64 * 64 + 1});
+  EXPECT_TRUE(plan_reduce(whole.raw(), along.raw()).packed);
+  EXPECT_TRUE(plan_reduce(whole.raw(), across.raw()).packed);
+  EXPECT_TRUE(plan_backward_packs(dx.raw(), whole.raw(), along.raw()).has_value());
+  const Tensor views[] = {base.slice(1, 0, 64),                        // rows 66 apart
+                          unaligned.as_strided({64, 64}, {64, 1}, 1),  // from the second element on
+                          Tensor::empty({64, 128}).slice(1, 0, 128, 2)};  // two apart
+  for (const Tensor& x : views) {
+    SCOPED_TRACE(to_string(x.strides()));
+    EXPECT_FALSE(plan_reduce(x.raw(), along.raw()).packed);
+    EXPECT_FALSE(plan_reduce(x.raw(), across.raw()).packed);
+    EXPECT_FALSE(plan_reduce_backward(dx.raw(), x.raw(), across.raw()).packed);
+    EXPECT_FALSE(plan_backward_packs(dx.raw(), x.raw(), along.raw()).has_value());
+  }
+}
+
 }  // namespace
 }  // namespace gradus
