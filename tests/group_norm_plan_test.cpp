@@ -185,7 +185,7 @@ TEST(GroupNormPlan, HeldSamplesAreCutIntoTilesAndRows) {
       {{2, 1024, 20, 1, 8, 2}, 1, 1, 2},      {{2, 2048, 20, 1, 8, 2}, 1, 0, 1},
       {{2, 2048, 49, 32, 8, 2}, 2, 32, 1},    {{128, 512, 49, 32, 4, 4}, 1, 4, 1},
       {{256, 2048, 49, 32, 8, 2}, 1, 4, 1},   {{256, 2048, 49, 32, 8, 2}, 2, 8, 1},
-      {{2, 16, 1 << 20, 4, 8, 2}, 1, 0, 1},
+      {{2, 16, 1 << 20, 4, 8, 2}, 1, 0, 1},   {{2, 264, 49, 8, 8, 2}, 1, 1, 1},
   };
   constexpr int64_t kLimit = 227 * 1024;
   for (const Held& k : cases) {
@@ -204,6 +204,7 @@ TEST(GroupNormPlan, HeldSamplesAreCutIntoTilesAndRows) {
     EXPECT_GE(plan.lanes * k.shape.width, plan.tile);
     EXPECT_GE(plan.columns * std::min(k.shape.width, GroupNormHeld::kChannels), plan.tile);
     EXPECT_LE(plan.columns, GroupNormHeld::kThreads);
+    EXPECT_LE(plan.lanes_per_group, 32);
     EXPECT_GE(plan.tensor_bytes, plan.rows_per_piece * plan.tile * k.shape.element);
     EXPECT_EQ(plan.tensor_bytes % 16, 0);
     EXPECT_LE(2 * (plan.shared_bytes + 1024), kLimit + 1024);  // two blocks and the system's part
