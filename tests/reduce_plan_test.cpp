@@ -329,6 +329,9 @@ TEST(ReducePlans, GradientsGoInTheOrderOfMemory) {
   EXPECT_FALSE(fits(x.slice(3, 1, 8), {3, 4, 5, 1}));
   EXPECT_FALSE(fits(Tensor::empty({2, 8}, {.dtype = DType::f64}), {2, 1}));
   EXPECT_FALSE(fits(Tensor::empty({2, 2, 2, 2, 2, 8}), {2, 1, 2, 1, 2, 1}));  // six axes
+  // The outputs of a pack lie apart.
+  EXPECT_FALSE(
+      fits(Tensor::empty({2, 8, 3, 3}, {.format = MemoryFormat::channels_last}), {1, 8, 3, 3}));
 }
 
 TEST(ReducePlans, PacksHaveFewReducedAxes) {
