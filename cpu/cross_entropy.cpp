@@ -12,26 +12,34 @@
 namespace gradus::GRADUS_ISA {
 namespace {
 
-// Rows that are worked on together, one per lane.
-constexpr int64_t kRows = 64;
 constexpr int64_t kChain = 256;  // terms that are added up one by one
 
-template <class A>
+// Rows that are worked on together, one per lane.
+template <class A, int64_t kRows>
 using Rows = Eigen::Array<A, kRows, 1>;
 
+// Calls f with how many those are: one vector where it holds all, else several, whose sums need not
+// wait for each other. A row's results are the same with either.
+template <class A, class F>
+void with_rows(int64_t rows, F&& f) {
+  if (rows <= kLaneCount<A>) return f(std::integral_constant<int64_t, kLaneCount<A>>());
+  f(std::integral_constant<int64_t, 64>());
+}
+
 // Eigen's own exp is no smaller than the smallest normal number.
-template <class A>
-Rows<A> exp_rows(const Rows<A>& z) {
-  Rows<A> e;
+template <class A, int64_t kRows>
+Rows<A, kRows> exp_rows(const Rows<A, kRows>& z) {
+  Rows<A, kRows> e;
   for (int64_t i = 0; i < kRows; i += kLaneCount<A>)
     store(e.data() + i, exp_lanes<A>(load(z.data() + i)));
   return e;
 }
 
 // Up to kRows rows as z[k][row]: one class of all rows lies together, whatever the layout of x.
-template <class T>
+template <class T, int64_t kRows>
 struct Tile {
   using A = acc_t<T>;
+  using Lanes = Rows<A, kRows>;
   const ClassRows& shape;
   int64_t first, count;
   int64_t offsets[kRows];  // of each row's first logit
@@ -47,7 +55,7 @@ struct Tile {
   }
 
   A& at(int64_t k, int64_t i) const { return z[k * kRows + i]; }
-  Eigen::Map<Rows<A>> rows(int64_t k) const { return Eigen::Map<Rows<A>>(z + k * kRows); }
+  Eigen::Map<Lanes> rows(int64_t k) const { return Eigen::Map<Lanes>(z + k * kRows); }
 };
 
 // Σ_k e/c·w_k, what label smoothing gives to all classes together.
@@ -59,28 +67,30 @@ A smoothing_weight(const AnyView& weight, int64_t c, double label_smoothing) {
   return static_cast<A>(label_smoothing / static_cast<double>(c) * total);
 }
 
-template <class T>
-RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T>& tile, acc_t<T> smoothed) {
+template <class T, int64_t kRows>
+RowTotal forward_tile(const CrossEntropyForward& args, const Tile<T, kRows>& tile,
+                      acc_t<T> smoothed) {
   using A = acc_t<T>;
+  using Lanes = Rows<A, kRows>;
   const int64_t c = tile.shape.c;
-  Rows<A> max = tile.rows(0);  // 1 max; it may pass over a NaN, since the sum does not
+  Lanes max = tile.rows(0);  // 1 max; it may pass over a NaN, since the sum does not
   for (int64_t k = 1; k < c; ++k) {
     const auto z = tile.rows(k);
     max = (z > max).select(z, max);
   }
-  Rows<A> sum = Rows<A>::Zero(), smooth = Rows<A>::Zero();
+  Lanes sum = Lanes::Zero(), smooth = Lanes::Zero();
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
   for (int64_t first = 0; first < c; first += kChain) {  // 2 sum
-    Rows<A> chain = Rows<A>::Zero(), smooth_chain = Rows<A>::Zero();
+    Lanes chain = Lanes::Zero(), smooth_chain = Lanes::Zero();
     for (int64_t k = first; k < std::min(first + kChain, c); ++k) {
       auto z = tile.rows(k);
       z -= max;
-      chain += exp_rows<A>(z);
+      chain += exp_rows<A, kRows>(z);
       if (share != 0) smooth_chain += share * weight_at<A>(args.weight, k) * z;
     }
     sum += chain, smooth += smooth_chain;
   }
-  const Rows<A> log_sum = sum.log();
+  const Lanes log_sum = sum.log();
   const A rest = static_cast<A>(1 - args.label_smoothing);
   RowTotal total;
   for (int64_t i = 0; i < tile.count; ++i) {  // 3 loss
@@ -106,26 +116,31 @@ template <class T>
 void forward(Cpu& cpu, const CrossEntropyForward& args) {
   using A = acc_t<T>;
   const ClassRows shape = class_rows(args.x, args.name);
-  const int64_t tiles = (shape.rows + kRows - 1) / kRows;
   const A smoothed = smoothing_weight<A>(args.weight, shape.c, args.label_smoothing);
-  const Workspace<RowTotal> totals(cpu, tiles);
-  parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
-    const Workspace<A> z(cpu, shape.c * kRows);
-    const Tile<T> tile(shape, args.x.as<T>(), begin, end, z.data());
-    totals.data()[begin / kRows] = forward_tile(args, tile, smoothed);
+  with_rows<A>(shape.rows, [&](auto together) {
+    constexpr int64_t kRows = together();
+    const int64_t tiles = (shape.rows + kRows - 1) / kRows;
+    const Workspace<RowTotal> totals(cpu, tiles);
+    parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
+      const Workspace<A> z(cpu, shape.c * kRows);
+      const Tile<T, kRows> tile(shape, args.x.as<T>(), begin, end, z.data());
+      totals.data()[begin / kRows] = forward_tile(args, tile, smoothed);
+    });
+    write_loss<A>(args, totals.data(), tiles);
   });
-  write_loss<A>(args, totals.data(), tiles);
 }
 
-template <class T>
-void backward_tile(const CrossEntropyBackward& args, const Tile<T>& tile, acc_t<T> smoothed) {
+template <class T, int64_t kRows>
+void backward_tile(const CrossEntropyBackward& args, const Tile<T, kRows>& tile,
+                   acc_t<T> smoothed) {
   using A = acc_t<T>;
+  using Lanes = Rows<A, kRows>;
   const int64_t c = tile.shape.c;
   const A rest = static_cast<A>(1 - args.label_smoothing);
   const A share = static_cast<A>(args.label_smoothing / static_cast<double>(c));
   int64_t labels[kRows];
-  Rows<A> shift = Rows<A>::Zero(), log_sum = Rows<A>::Zero();
-  Rows<A> d = Rows<A>::Zero(), direct = Rows<A>::Zero();
+  Lanes shift = Lanes::Zero(), log_sum = Lanes::Zero();
+  Lanes d = Lanes::Zero(), direct = Lanes::Zero();
   for (int64_t i = 0; i < tile.count; ++i) {  // 1 per row
     const int64_t row = tile.first + i;
     labels[i] = label_at(args.labels, row);
@@ -141,8 +156,8 @@ void backward_tile(const CrossEntropyBackward& args, const Tile<T>& tile, acc_t<
   T* dx = args.dx.as<T>();
   for (int64_t k = 0; k < c; ++k) {  // 2 write
     const A smooth = share * weight_at<A>(args.weight, k);
-    const Rows<A> p = exp_rows<A>((tile.rows(k) - shift) - log_sum);
-    const Rows<A> all = p * (direct + smoothed) - smooth;
+    const Lanes p = exp_rows<A, kRows>((tile.rows(k) - shift) - log_sum);
+    const Lanes all = p * (direct + smoothed) - smooth;
     for (int64_t i = 0; i < tile.count; ++i) {
       const A own = labels[i] == k ? direct[i] : A(0);
       const A gradient = labels[i] == args.ignore_index ? A(0) : d[i] * (all[i] - own);
@@ -156,9 +171,13 @@ void backward(Cpu& cpu, const CrossEntropyBackward& args) {
   using A = acc_t<T>;
   const ClassRows shape = class_rows(args.x, args.name);
   const A smoothed = smoothing_weight<A>(args.weight, shape.c, args.label_smoothing);
-  parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
-    const Workspace<A> z(cpu, shape.c * kRows);
-    backward_tile(args, Tile<T>(shape, args.x.as<T>(), begin, end, z.data()), smoothed);
+  with_rows<A>(shape.rows, [&](auto together) {
+    constexpr int64_t kRows = together();
+    parallel_tiles(cpu, shape.rows, kRows, [&](int64_t begin, int64_t end) {
+      const Workspace<A> z(cpu, shape.c * kRows);
+      const Tile<T, kRows> tile(shape, args.x.as<T>(), begin, end, z.data());
+      backward_tile(args, tile, smoothed);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/grad_mode.h"
+#include "core/generator.h"
 #include "core/trace.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/expect_error.h"
@@ -301,6 +302,31 @@ TEST(CrossEntropy, LabelsAndWeightsMayBeStrided) {
   y.backward();
   want.backward();
   EXPECT_EQ(x.grad().to_vector<double>(), same.grad().to_vector<double>());
+}
+
+// A few rows are worked on by fewer lanes.
+TEST(CrossEntropy, ARowIsTheSameAmongMany) {
+  constexpr int64_t kRows = 70, kClasses = 37;
+  const ref::Array values = draw_upstream({kRows, kClasses}, DType::f32, 1);
+  const Tensor labels = randint(0, kClasses, {kRows});
+  for (const DType dtype : kDTypes) {
+    const auto loss_of = [&](const Tensor& x, const Tensor& own_labels) {
+      return cross_entropy(x, own_labels,
+                           {.weight = Tensor::full({kClasses}, 0.75, {.dtype = acc_dtype(dtype)}),
+                            .reduction = Reduction::none,
+                            .label_smoothing = 0.125});
+    };
+    Tensor all = logits_of(values.data, values.shape, dtype);
+    const Tensor loss = loss_of(all, labels);
+    loss.backward(Tensor::full({kRows}, 0.5, loss.options()));
+    for (const int64_t count : {1, 3, 9, 17}) {
+      Tensor x = all.detach().slice(0, 0, count).clone().set_requires_grad(true);
+      const Tensor own = loss_of(x, labels.slice(0, 0, count));
+      own.backward(Tensor::full({count}, 0.5, own.options()));
+      EXPECT_EQ(values_of(own), values_of(loss.detach().slice(0, 0, count))) << count;
+      EXPECT_EQ(values_of(x.grad()), values_of(all.grad().slice(0, 0, count))) << count;
+    }
+  }
 }
 
 TEST(CrossEntropy, SavedLogitsChangedInPlace) {
