@@ -30,7 +30,8 @@ Tensor drawn(Random args, const Shape& shape, const TensorOptions& options, Gene
   Generator& source = generator == nullptr ? default_generator(options.device) : *generator;
   check(source.device() == options.device, "random", "expected a generator on ", options.device,
         ", got one on ", source.device());
-  Tensor y = Tensor::empty(shape, options);  // where this throws, no call is counted
+  // Memory is taken before the launch: where that throws, no call is counted.
+  Tensor y = Tensor::empty(shape, options);
   const bool is_ready = y.is_contiguous();
   const TensorOptions contiguous{.dtype = options.dtype, .device = options.device};
   const Tensor rows = is_ready ? y : Tensor::empty(shape, contiguous);

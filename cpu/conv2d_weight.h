@@ -91,8 +91,8 @@ template <class D>
 void WeightGradient<T>::run(Cpu& cpu, D* dw) const {
   const int64_t count = slices(), size = part_size();
   const Workspace<A> parts(cpu, count * groups * size);
-  // A unit is an image where there are enough of them, since slices of one share rows of x, else a
-  // row.
+  // A unit is an image where there are enough of them, since slices of one read rows of x twice,
+  // else a row.
   const int64_t rows = images >= count ? h.outputs : 1;
   const int64_t units = images * h.outputs / std::max<int64_t>(1, rows);
   cpu.parallel(count * groups, [&](int64_t task) {

@@ -1,6 +1,7 @@
 #include "core/ops/cross_entropy.h"
 
 #include <limits>
+#include <type_traits>
 
 #include "cpu/dispatch.h"
 #include "cpu/eigen.h"
@@ -18,8 +19,8 @@ constexpr int64_t kChain = 256;  // terms that are added up one by one
 template <class A, int64_t kRows>
 using Rows = Eigen::Array<A, kRows, 1>;
 
-// Calls f with how many those are: one vector where it holds all, else several, whose sums need not
-// wait for each other. A row's results are the same with either.
+// Calls f with the number of rows that are worked on together: the lanes of one vector where it
+// holds all rows, else 64, whose sums need not wait for each other. A row's results are the same.
 template <class A, class F>
 void with_rows(int64_t rows, F&& f) {
   if (rows <= kLaneCount<A>) return f(std::integral_constant<int64_t, kLaneCount<A>>());

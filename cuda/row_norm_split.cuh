@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(SplitRowsPlan::kThreads)
                            Moments<acc_t<T>>* parts) {
   using A = acc_t<T>;
   constexpr int kThreads = SplitRowsPlan::kThreads, K = SplitRowsPlan::kChunk / kThreads / N;
-  constexpr bool kCorrects = kMean && sizeof(T) > 2;
+  constexpr bool kCorrects = kMean && sizeof(T) > 2;  // 16-bit values are coarser anyway
   const int64_t row = blockIdx.x / plan.chunks, chunk = blockIdx.x - row * plan.chunks;
   const int64_t begin = chunk * SplitRowsPlan::kChunk;
   const int64_t count = min(SplitRowsPlan::kChunk, m - begin);

@@ -2,14 +2,17 @@
 // Host-only.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/device/l2_policy.cuh"
 #include "cuda/fits_l2.h"
 
 namespace gradus {
 
-// Calls f(constant of Evict) with the policy for loads of what a kernel reads once, `bytes` in all:
-// where they do not fit the cache, it is to give up results before them. Only loads of 16 bytes can
-// ask for it, and it costs those a little that do fit: kernels have an instance for each.
+// Calls f(constant of Evict) with the policy for loads of what a kernel reads once, tensors of
+// `bytes` each: where one does not fit the cache, it is to give up results before them. Only loads
+// and copies of 16 bytes can ask for it, and it costs tensors that do fit a little: kernels have an
+// instance for each.
 template <int kLoadBytes, class F>
 void with_eviction(const Cuda& cuda, int64_t bytes, F&& f) {
   using enum Evict;

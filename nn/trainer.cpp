@@ -93,7 +93,8 @@ void Trainer::enqueue_step(int64_t batch_size) {
   loss.backward();
   if (options_.clip_value > 0) clip_grad_value_(parameters_, options_.clip_value);
   if (options_.clip_norm > 0) clip_grad_norm_(parameters_, options_.clip_norm);
-  // After the backward, which may throw: the batch that is taken again then counts once.
+  // After the backward, which may throw: a batch that is taken again for that counts once. Before
+  // the step, which reads failed_step.
   launch(TrackMetrics{.loss = loss.raw(),
                       .logits = dense(logits).raw(),
                       .labels = batch.labels.raw(),

@@ -64,8 +64,8 @@ struct TrainerOptions {
   std::function<void(const Progress&)> on_progress = {};
   // After each epoch, when the next has begun: state() then holds the run from there on.
   std::function<void(const EpochReport&)> on_epoch = {};
-  // Polled after every step, every batch of an evaluation and on_epoch; a signal handler may set
-  // it, or on_epoch where the model is good enough: it stays as reported.
+  // Polled after every step, every batch of an evaluation and every on_epoch. A signal handler may
+  // set it; so may on_epoch once the model is good enough, which then stays as it was reported.
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -146,7 +146,7 @@ void infinite_parameters(Device device) {
     expect_infinite("AdamW", [](Tensor w) { return AdamW({w}, {}); });
   }
 }
-GRADUS_FAULT(D085_InfiniteParametersStay, infinite_parameters)
+GRADUS_FAULT(InfiniteParametersStay, infinite_parameters)
 
 TEST(OptimFaults, SharedMemoryIsRefused) {
   const Tensor w = Tensor::ones({4, 3});

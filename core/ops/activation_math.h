@@ -4,7 +4,8 @@
 // vectors, cuda/device/activation_half.cuh to values that are rounded to 16 bits afterwards.
 //
 // Polynomials: Chebyshev fits of the named function, of which the remainder is below a fifth of the
-// type's last place. Errors are measured in tests/activation_accuracy_test.cpp.
+// type's last place before the coefficients are rounded. Errors are measured in
+// tests/activation_accuracy_test.cpp.
 #pragma once
 
 #include <cmath>
@@ -24,7 +25,7 @@ using scalar_t = typename ScalarOf<V>::type;
 template <class V>
 inline constexpr bool kIsSingle = std::is_same_v<scalar_t<V>, float>;
 
-// Whether a V is rounded to 16 bits afterwards, so that 2^-18 is right enough
+// Whether a V is rounded to 16 bits afterwards, so that 2^-15 is right enough
 // (cuda/device/activation_half.cuh).
 template <class V>
 inline constexpr bool kIsRounded = false;
@@ -53,7 +54,7 @@ GRADUS_HD double product_of(double a, double b) {
   return a * b;
 #endif
 }
-// a·b - product, for that product.
+// a·b - product, where that is a·b rounded to V, or to an integer: then the difference is rounded.
 template <class V>
 requires(std::is_floating_point_v<V>) GRADUS_HD V product_error(V a, V b, V product) {
   return std::fma(a, b, -product);
@@ -157,7 +158,7 @@ GRADUS_HD V quotient_of(const Two<V>& numerator, const Two<V>& denominator) {
   return fused(rest, reciprocal, q);
 }
 
-// Of f32 powers of two that are computed 2^48 times too large, so that they are normal numbers.
+// Takes back what f32 powers of two are multiplied by, 2^48, so that they are normal numbers.
 inline constexpr float kUnscale = 0x1p-48f;
 
 // x = n·ln 2 + r with |r| <= ln 2 / 2 and p = e^r - 1; n as n + kToInteger.
@@ -238,7 +239,7 @@ GRADUS_HD V power_minus_one(V r) {
 inline constexpr float kSwishScale = 0x1p-48f;
 
 // 2^-48 times 1 + 2^t and 2^t itself, for t = v·(slope + slope_low) from -78 to 174. With t = n + r
-// the difference v·slope - n is exact.
+// the difference v·slope - n is rounded once by a fused multiply-add.
 template <class V>
 struct SwishParts {
   V denominator;
@@ -297,7 +298,8 @@ GRADUS_HD V sigmoid_of(M negative, const Two<V>& e) {
 }
 
 // The same in f32 of t itself: e / (1 + e) for e = e^-|t|, and 1 less that where t is positive.
-// With e = (1 + p)·2^n it is rounded once; 2^n is scaled, so that a subnormal result is, too.
+// With e = (1 + p)·2^n what the sum and its reciprocal round is taken back together with p; 2^n is
+// scaled, so that it is a normal number.
 template <class V>
 GRADUS_HD V sigmoid_of(V t) {
   constexpr float slope = -1.442695041f, slope_low = -1.925963033e-8f;  // -log2(e)

@@ -30,7 +30,7 @@ struct AdamSettings {
 
 // With t the steps of this parameter, this one included, all arithmetic in acc_dtype(p.dtype) (1 -
 // beta^t and the factors made of it in f64) and one rounding to p's dtype:
-//   g   = dp + weight_decay·p                           Adam; without decay dp, as PyTorch has it
+//   g   = dp + weight_decay·p                           Adam; dp itself without decay
 //   g   = dp,  p = p·(1 - lr·weight_decay)              AdamW
 //   exp_avg    = beta1·exp_avg + (1 - beta1)·g
 //   exp_avg_sq = beta2·exp_avg_sq + (1 - beta2)·g²

@@ -52,7 +52,7 @@ struct NormalTail {
     const V sum = z + V(4), sum_low = z - (sum - V(4));
     reciprocal = reciprocal_of(sum);
     rest = reciprocal * fused(sum_low, reciprocal, product_error(sum, reciprocal, V(1)));
-    // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-26.7.
+    // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-26.7 but for what rounds the coefficients.
     const V q = fused(V(8), rest, fused(V(-8), reciprocal, V(1)));  // (z - 4) / (z + 4)
     h = polynomial(q, 0.7552851353, -0.607896584, 0.3871369084, -0.1865235515, 0.06040366292,
                    -0.00752461525, -0.003511369231, 0.001569118509, 0.0001769370726,

@@ -98,14 +98,14 @@ struct NormalTail<HalfReal> {
 
   __device__ __forceinline__ explicit NormalTail(HalfReal z)
       : z(z), power(fast_exp2(fmaf(z.v * z.v, Exact::kSlope, 48.0f))) {}
-  // (z + 3)·P(Z > z) / e^(-z²/2), within 2^-15.7, for (z - 3) / (z + 3).
+  // (z + 3)·P(Z > z) / e^(-z²/2), within 2^-15.4, for (z - 3) / (z + 3).
   __device__ __forceinline__ HalfReal product() const {
     const HalfReal reciprocal = reciprocal_of(z + HalfReal(3));
     return polynomial(fused(HalfReal(-6), reciprocal, HalfReal(1)), 0.729090363, -0.509423521,
                       0.229867929, -0.0463565568, -0.0098075778, 0.00495766836) *
            (z * reciprocal) * power;
   }
-  // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-20.9, for (z - 4) / (z + 4): two terms cancel.
+  // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-20.7, for (z - 4) / (z + 4): two terms cancel.
   __device__ __forceinline__ HalfReal bend() const {
     const HalfReal reciprocal = reciprocal_of(z + HalfReal(4));
     const HalfReal share =

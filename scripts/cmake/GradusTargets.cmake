@@ -1,6 +1,6 @@
 # The library target and gradus_add_op(), which finds the files of one op by its name.
 
-# Files of one folder have helpers of equal names, even where a parent joins its own.
+# Not joined, even where a parent joins its own: files of one folder have helpers of equal names.
 set(CMAKE_UNITY_BUILD OFF)
 
 # Options that every target of the project is compiled with; not exported.
