@@ -39,15 +39,14 @@ Tensor without(const Tensor& x, const Tensor&, const Tensor&) {
 }
 Tensor leaky(const Tensor& x) { return leaky_relu(x); }
 Tensor exact_gelu(const Tensor& x) { return gelu(x); }
-Tensor softmax_rows(const Tensor& x) { return softmax(x, 1); }
+Tensor softmax_axis1(const Tensor& x) { return softmax(x, 1); }
+Tensor log_softmax_axis1(const Tensor& x) { return log_softmax(x, 1); }
 
 // Each row as an image of so many channels and pixels.
 template <int kChannels, int kHeight, Tensor (*f)(const Tensor& x)>
 Tensor image(const Tensor& x, const Tensor&, const Tensor&) {
   return f(x.reshape({x.size(0), kChannels, kHeight, -1})).reshape({x.size(0), -1});
 }
-Tensor softmax_channels(const Tensor& x) { return softmax(x, 1); }
-Tensor log_softmax_channels(const Tensor& x) { return log_softmax(x, 1); }
 template <int kGroups>
 Tensor groups(const Tensor& x) {
   return group_norm(x, kGroups);
@@ -79,11 +78,11 @@ const Rows kRows[] = {
     {"LeakyRelu1003", 1003, without<leaky>, true},
     {"Hardsigmoid1003", 1003, without<hardsigmoid>, true},
     {"Gelu1003", 1003, without<exact_gelu>, true},
-    {"Softmax4096", 4096, without<softmax_rows>, true},
-    {"Softmax1000", 1000, without<softmax_rows>, true},
-    {"Softmax128", 128, without<softmax_rows>, true},
-    {"SoftmaxChannels", 64 * 784, image<64, 28, softmax_channels>, true},
-    {"LogSoftmaxChannels", 48 * 784, image<48, 28, log_softmax_channels>, true},
+    {"Softmax4096", 4096, without<softmax_axis1>, true},
+    {"Softmax1000", 1000, without<softmax_axis1>, true},
+    {"Softmax128", 128, without<softmax_axis1>, true},
+    {"SoftmaxChannels", 64 * 784, image<64, 28, softmax_axis1>, true},
+    {"LogSoftmaxChannels", 48 * 784, image<48, 28, log_softmax_axis1>, true},
     {"GroupNormOfBlocks", 32 * 784, image<32, 28, groups<8>>, true},
     {"GroupNormOfWarps", 32 * 256, image<32, 16, groups<4>>, true},
     {"InstanceNormOfBlocks", 16 * 3136, image<16, 56, groups<16>>, true},

@@ -129,8 +129,8 @@ TEST(Tape, RefusesWhatItCannotRun) {
   EXPECT_ERROR((x * x).backward(Tensor::ones({2})), invalid, "must be like it, got f32[2]@cpu");
   Tensor whole = Tensor::ones({2}, {.dtype = DType::i64});
   EXPECT_ERROR(whole.set_requires_grad(true), invalid, "only floating dtypes have gradients");
-  EXPECT_FALSE(
-      whole.set_requires_grad(false).requires_grad());  // a whole state_dict() can be frozen
+  // But a whole state_dict() can be frozen.
+  EXPECT_FALSE(whole.set_requires_grad(false).requires_grad());
   Tensor result = x * 2.0;
   EXPECT_ERROR(result.set_requires_grad(false), kAutograd, "expected a leaf, got a result");
   EXPECT_ERROR(Tensor(x).set_grad(f64({1}, {1})), invalid, "set_grad: ");
