@@ -9,6 +9,7 @@
 #include "cuda/context.h"
 #include "cuda/fits_l2.h"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -122,12 +123,11 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   const bool streams = batch_norm_streams(args.x.nbytes());
   if (!args.training) {
     constexpr int kGroup = batch_norm_evaluate_unroll(N) * kThreads;
-    launch_overlapping(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
-                       fits_l2(cuda, args.x.nbytes())
-                           ? batch_norm_forward_evaluate_rows<T, N, Evict::normal>
-                           : batch_norm_forward_evaluate_rows<T, N, Evict::last>,
-                       x, y, plan, finish, streams);
-    return;
+    return with_eviction<N * sizeof(T)>(cuda, args.x.nbytes(), [&](auto evict) {
+      launch_overlapping(cuda, {exact_blocks(ceil_div(plan.packs, kGroup) * g.c, kOp), kThreads},
+                         batch_norm_forward_evaluate_rows<T, N, evict()>, x, y, plan, finish,
+                         streams);
+    });
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
   if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches)) return;
@@ -153,14 +153,12 @@ void forward_columns(Cuda& cuda, const BatchNormForward& args, const BatchNormGe
     launch_finish(cuda, plan, parts, finish);
   }
   const BatchNormColumns plan = plan_batch_norm_columns(g.m(), g.c, N, kColumnWrites);
-  const auto write_by = [&](auto training) {
-    return fits_l2(cuda, args.x.nbytes())
-               ? batch_norm_forward_write_columns<T, N, training(), Evict::normal>
-               : batch_norm_forward_write_columns<T, N, training(), Evict::last>;
-  };
-  const auto write = args.training ? write_by(std::true_type()) : write_by(std::false_type());
-  launch_overlapping(cuda, writing_shape(plan), write, args.x.as<T>(), args.y.as<T>(), plan, finish,
-                     batch_norm_streams(args.x.nbytes()));
+  with_eviction<N * sizeof(T)>(cuda, args.x.nbytes(), [&](auto evict) {
+    const auto write = args.training ? batch_norm_forward_write_columns<T, N, true, evict()>
+                                     : batch_norm_forward_write_columns<T, N, false, evict()>;
+    launch_overlapping(cuda, writing_shape(plan), write, args.x.as<T>(), args.y.as<T>(), plan,
+                       finish, batch_norm_streams(args.x.nbytes()));
+  });
 }
 
 // ---- backward ----------------------------------------------------------------------------------

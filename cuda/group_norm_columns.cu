@@ -1,11 +1,10 @@
 // Group normalization of channels-last tensors: the channels of a group are a few neighbours in
 // each row, so a thread keeps a pack of channels and walks down the rows of a sample.
-#include "cuda/device/l2_policy.cuh"
 #include "cuda/device/shared.cuh"
-#include "cuda/fits_l2.h"
 #include "cuda/group_norm_launch.h"
 #include "cuda/group_norm_samples.cuh"
 #include "cuda/launch_kernel.cuh"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 namespace {
@@ -271,10 +270,10 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
   launch_kernel(cuda, shape, group_norm_moments_columns<T, N>, args.x.as<T>(), plan, parts);
   finish_moments(cuda, args, of, parts);
   const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-  const auto kernel = fits_l2(cuda, args.x.nbytes())
-                          ? group_norm_forward_write_columns<T, N, Evict::normal>
-                          : group_norm_forward_write_columns<T, N, Evict::last>;
-  launch_overlapping(cuda, write, kernel, slab_forward<T>(args), plan);
+  with_eviction<N * sizeof(T)>(cuda, args.x.nbytes(), [&](auto evict) {
+    launch_overlapping(cuda, write, group_norm_forward_write_columns<T, N, evict()>,
+                       slab_forward<T>(args), plan);
+  });
 }
 
 template <class T, int N>
@@ -291,10 +290,10 @@ void backward(Cuda& cuda, const GroupNormBackward& args, const GroupNormGeometry
   if (args.dx) {
     finish_sums(cuda, args, of, g.m(), space);
     const LaunchShape write{.grid = shape.grid, .threads = shape.threads};
-    const auto kernel = fits_l2(cuda, 2 * args.x.nbytes())
-                            ? group_norm_backward_write_columns<T, N, Evict::normal>
-                            : group_norm_backward_write_columns<T, N, Evict::last>;
-    launch_overlapping(cuda, write, kernel, slab_backward<T>(args), space.terms, plan);
+    with_eviction<N * sizeof(T)>(cuda, 2 * args.x.nbytes(), [&](auto evict) {
+      launch_overlapping(cuda, write, group_norm_backward_write_columns<T, N, evict()>,
+                         slab_backward<T>(args), space.terms, plan);
+    });
   }
   sum_samples(cuda, args, g.c, false, space);
 }

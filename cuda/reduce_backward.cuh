@@ -6,6 +6,7 @@
 #include "cuda/reduce.cuh"
 #include "cuda/reduce_column_packs.h"
 #include "cuda/reduce_packs_plan.h"
+#include "cuda/with_eviction.cuh"
 
 namespace gradus {
 
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
 // passes: 1
 // bytes:  fewest = actual: x read, dx written; dy and the statistics come from L2 once per chunk
 // needs:  what ColumnPacks takes; dy and the statistics aligned to 16 bytes
-template <class F, int N, class T>
+template <class F, int N, Evict kEvict, class T>
 __global__ void __launch_bounds__(kReduceThreads, 4)
     reduce_backward_turn(T* dx, const T* x, const __grid_constant__ ColumnPacks<2> packs,
                          const FastDivisor chunks, uint32_t count,
@@ -165,12 +166,13 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
   const T* from = x + packs.place<N>(1, pack, i);
   T* to = dx + packs.place<N>(0, pack, i);
   const int64_t from_step = down * packs.row[1], to_step = down * packs.row[0];
+  const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
   start_next_kernel();
   Pack<T, N> rows[kRows] = {};
 #pragma unroll
   for (int u = 0; u < kRows; ++u, from += from_step) {
-    if (i + u * down < count) rows[u] = load_pack<N>(from);
+    if (i + u * down < count) rows[u] = policy.template load_pack<N>(from);
   }
   typename F::template Terms<A> terms[N];
   load_packed_terms<F>(terms, statistics, int64_t{pack} * N);
@@ -214,10 +216,13 @@ void launch_reduce_backward_columns(Cuda& cuda, T* dx, const T* x, const ReduceP
                                     const ReduceStatistics<T>& statistics) {
   if constexpr (N > 1) {
     if (statistics.packed && ColumnPacks<2>::take(plan)) {
-      launch_overlapping(cuda, column_shape(plan, F::name), reduce_backward_turn<F, N, T>, dx, x,
-                         ColumnPacks<2>(plan), FastDivisor(static_cast<uint32_t>(plan.chunks)),
-                         static_cast<uint32_t>(plan.reduced.count), statistics);
-      return;
+      const int64_t bytes = plan.outputs * plan.reduced.count * int64_t{sizeof(T)};
+      return with_eviction<N * sizeof(T)>(cuda, 2 * bytes, [&](auto evict) {
+        launch_overlapping(cuda, column_shape(plan, F::name),
+                           reduce_backward_turn<F, N, evict(), T>, dx, x, ColumnPacks<2>(plan),
+                           FastDivisor(static_cast<uint32_t>(plan.chunks)),
+                           static_cast<uint32_t>(plan.reduced.count), statistics);
+      });
     }
   }
   launch_overlapping(cuda, column_shape(plan, F::name), reduce_backward_columns<F, N, T>, dx, x,

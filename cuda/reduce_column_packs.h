@@ -36,4 +36,16 @@ struct ColumnPacks {
   }
 };
 
+// Whether reduce_forward_turn takes the plan, in packs of `width`: a thread has eight rows, and a
+// warp merges those of a column.
+inline bool takes_turns(const ReducePlan<1>& plan, int64_t width) {
+  return plan.one_turn && ColumnPacks<1>::take(plan) && plan.chunks <= kMaxGridY &&
+         plan.block_x * width * 32 >= kReduceThreads;
+}
+
+// Whether a block then has all of a set.
+inline bool holds_sets(const ReducePlan<1>& plan, int64_t width) {
+  return plan.chunks == 1 && takes_turns(plan, width);
+}
+
 }  // namespace gradus

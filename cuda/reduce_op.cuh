@@ -4,6 +4,7 @@
 
 #include "core/ops/reduce.h"
 #include "cuda/reduce_backward.cuh"
+#include "cuda/reduce_held.cuh"
 #include "cuda/reduce_op.h"
 
 namespace gradus {
@@ -27,6 +28,7 @@ void reduce_op(Cuda& cuda, const ReduceBackward& args) {
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
+    if (!args.stat0) return launch_reduce_held<F, T>(cuda, args);
     const bool exact = args.stat0.dtype == args.x.dtype;
     launch_reduce_backward<F, T>(cuda, args,
                                  {.dy = args.dy.as<T>(),

@@ -6,6 +6,11 @@
 
 namespace gradus {
 
+// Whether gradients find the statistics of sets that a block holds. Those of logsumexp would take
+// longer than memory: two exponentials an element.
+template <class F>
+inline constexpr bool kFindsStatistics = !std::is_same_v<F, reductions::LogSumExp>;
+
 template <class F>
 void reduce_op(Cuda& cuda, const ReduceForward& args);
 template <class F>

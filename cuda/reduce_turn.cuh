@@ -8,26 +8,48 @@
 
 namespace gradus {
 
-// The parts of a block's columns, a row for each of the threads above each other. Threads of
-// neighbouring lanes that read different rows of one column find them in different banks.
+// How kReduceThreads threads share out packs of N columns: a power of two across and down.
+template <int N, class A>
+struct TurnBlock {
+  static constexpr int kLeastPad = kFullPack<A>;
+  int across, down;
+  int pad;  // slots left free after N rows, so that neighbouring lanes that read different rows of
+            // one column find them in different banks
+
+  // kDown: as many down, or 0 for any.
+  template <int kDown>
+  __device__ __forceinline__ static TurnBlock of() {
+    const int down = kDown != 0 ? kDown : static_cast<int>(blockDim.y);
+    const int per_warp = kWarp * N >> (__ffs(down) - 1);  // columns, where all read N rows
+    return {.across = kDown != 0 ? kReduceThreads / kDown : static_cast<int>(blockDim.x),
+            .down = down,
+            .pad = down > N ? max(per_warp, kLeastPad) : 0};
+  }
+  // The first slot of this thread's columns.
+  __device__ __forceinline__ int slot() const {
+    const int row = static_cast<int>(threadIdx.y);
+    return (row * across + static_cast<int>(threadIdx.x)) * N + row / N * pad;
+  }
+};
+
+// The parts of a block's columns, a row for each of the threads above each other.
 template <class F, int N, class A>
 struct TurnSlots {
   static constexpr int kFirst = [] {  // fields before it follow from the number of elements
     if constexpr (requires { F::kOfCount; }) return F::kOfCount;
     return 0;
   }();
-  static constexpr int kLeastPad = kFullPack<A>;
-  A of[F::kFields][kReduceThreads * N + kWarp * kLeastPad];
+  A of[F::kFields][kReduceThreads * N + kWarp * TurnBlock<N, A>::kLeastPad];
 };
 
-// Merges the parts that a block left in `slots` and writes what they give. A thread joins N rows of
-// a column, threads side by side have its other rows; where there are but few rows, a thread has
-// several columns.
-template <class F, int N, class T, class A>
-__device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint32_t outputs,
-                                           const ReduceOutput<T>& output, int across, int down,
-                                           int pad) {
+// Merges the parts that a block left in `slots` and calls use(column, part) for each column of the
+// block. A thread joins N rows of a column, threads side by side have its other rows; where there
+// are but few rows, a thread has several columns. Slot c is read by no thread but that of column c.
+template <class F, int N, class A, class Use>
+__device__ __forceinline__ void merge_turn(const TurnSlots<F, N, A>& slots,
+                                           const TurnBlock<N, A>& block, const Use& use) {
   constexpr int kFirst = TurnSlots<F, N, A>::kFirst;
+  const auto [across, down, pad] = block;
   const int width = across * N, groups = max(down / N, 1);
   const int thread = static_cast<int>(threadIdx.y) * across + static_cast<int>(threadIdx.x);
   const int group = thread & (groups - 1), shift = __ffs(groups) - 1;
@@ -57,13 +79,7 @@ __device__ __forceinline__ void write_turn(const TurnSlots<F, N, A>& slots, uint
       const PartOf<F, A> both[2] = {is_upper ? other : part, is_upper ? part : other};
       part = join_parts<F, A>(both);
     }
-    const uint32_t o = blockIdx.x * static_cast<uint32_t>(width) + static_cast<uint32_t>(c);
-    if (group != 0 || o >= outputs) continue;
-    if (output.partial != nullptr) {
-      output.template write_partial<F>(gridDim.y, outputs, blockIdx.y, o, part);
-    } else {
-      output.template write<F>(o, part);
-    }
+    if (group == 0) use(c, part);
   }
 }
 
@@ -108,8 +124,8 @@ __device__ __forceinline__ void store_rows(TurnSlots<F, N, A>& slots, int slot,
 // passes: 1
 // bytes:  fewest = actual, beside one part per chunk
 // smem:   a part per column and thread
-// needs:  what ColumnPacks takes, chunks of eight rows per thread; kReduceThreads threads, a power
-//         of two across and down; kDown: as many down, or 0; no stack (bench/log_reduce.md)
+// needs:  what ColumnPacks takes, chunks of eight rows per thread; kDown as TurnBlock has it; no
+//         stack (bench/log_reduce.md)
 // order:  eight rows of a thread as F::of has them, N threads above each other by F::join, then
 //         pairwise; fewer than N one after the other
 template <class F, int N, int kDown, class T>
@@ -119,25 +135,29 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   using A = acc_t<T>;
   constexpr int kRows = detail::kLeastRows;
   __shared__ alignas(16) TurnSlots<F, N, A> slots;
-  const int down = kDown != 0 ? kDown : static_cast<int>(blockDim.y);
-  const int across = kDown != 0 ? kReduceThreads / kDown : static_cast<int>(blockDim.x);
-  const int per_warp = kWarp * N >> (__ffs(down) - 1);  // columns, where all read N rows
-  const int pad = down > N ? max(per_warp, TurnSlots<F, N, A>::kLeastPad) : 0;
-  const int row = static_cast<int>(threadIdx.y);
-  const uint32_t pack = blockIdx.x * across + threadIdx.x;
-  const T* from = x + packs.place<N>(0, pack, blockIdx.y * down * kRows + row);
-  const int64_t step = down * packs.row[0];
+  const auto block = TurnBlock<N, A>::template of<kDown>();
+  const uint32_t pack = blockIdx.x * block.across + threadIdx.x;
+  const T* from = x + packs.place<N>(0, pack, blockIdx.y * block.down * kRows + threadIdx.y);
+  const int64_t step = block.down * packs.row[0];
   wait_for_previous_kernel();
   start_next_kernel();
   if (pack < packs.count) {
     Pack<T, N> rows[kRows];
 #pragma unroll
     for (int u = 0; u < kRows; ++u, from += step) rows[u] = load_pack_once<N>(from);
-    const int slot = (row * across + static_cast<int>(threadIdx.x)) * N;
-    store_rows(slots, slot + row / N * pad, rows);
+    store_rows(slots, block.slot(), rows);
   }
   __syncthreads();
-  write_turn<F, N>(slots, packs.count * N, output, across, down, pad);
+  const uint32_t first = blockIdx.x * block.across * N, outputs = packs.count * N;
+  merge_turn(slots, block, [&](int c, const PartOf<F, A>& part) {
+    const uint32_t o = first + c;
+    if (o >= outputs) return;
+    if (output.partial != nullptr) {
+      output.template write_partial<F>(gridDim.y, outputs, blockIdx.y, o, part);
+    } else {
+      output.template write<F>(o, part);
+    }
+  });
 }
 
 // Launches the kernel if it takes this plan, or returns false.
@@ -145,8 +165,7 @@ template <class F, int N, class T>
 bool launch_reduce_turn(Cuda& cuda, const T* x, const ReducePlan<1>& plan,
                         const ReduceOutput<T>& output, std::string_view op) {
   if constexpr (N > 1) {
-    if (!plan.one_turn || !ColumnPacks<1>::take(plan) || plan.chunks > kMaxGridY) return false;
-    if (plan.block_x * N * kWarp < kReduceThreads) return false;  // more than a warp for a column
+    if (!takes_turns(plan, N)) return false;
     const ColumnPacks<1> packs(plan);
     const unsigned blocks = exact_blocks(ceil_div(packs.count, plan.block_x), op);
     const int down = kReduceThreads / plan.block_x;

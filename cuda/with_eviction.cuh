@@ -9,10 +9,10 @@
 
 namespace gradus {
 
-// Calls f(constant of Evict) with the policy for loads of what a kernel reads once, tensors of
-// `bytes` each: where one does not fit the cache, it is to give up results before them. Only loads
-// and copies of 16 bytes can ask for it, and it costs tensors that do fit a little: kernels have an
-// instance for each.
+// Calls f(constant of Evict) with the policy for loads of what a kernel reads once: where
+// `bytes`, a tensor or as many of them as was measured to be best, do not fit the cache, it is to
+// give up results before them. Only loads and copies of 16 bytes can ask for it, and it costs
+// tensors that do fit a little: kernels have an instance for each.
 template <int kLoadBytes, class F>
 void with_eviction(const Cuda& cuda, int64_t bytes, F&& f) {
   using enum Evict;

@@ -13,6 +13,7 @@
 #include "autograd/ops/rms_norm.h"
 #include "autograd/ops/softmax.h"
 #include "core/generator.h"
+#include "core/ops/reduce.h"
 #include "cuda/context.h"
 #include "tests/support/gpu.h"
 
@@ -41,6 +42,12 @@ Tensor leaky(const Tensor& x) { return leaky_relu(x); }
 Tensor exact_gelu(const Tensor& x) { return gelu(x); }
 Tensor softmax_axis1(const Tensor& x) { return softmax(x, 1); }
 Tensor log_softmax_axis1(const Tensor& x) { return log_softmax(x, 1); }
+Tensor var_axis1(const Tensor& x) { return var(x, {1}); }
+Tensor std_axis1(const Tensor& x) { return gradus::std(x, {1}); }
+Tensor max_axis1(const Tensor& x) { return max(x, {1}); }
+Tensor prod_axis1(const Tensor& x) { return prod(x, {1}); }
+Tensor norm2_axis1(const Tensor& x) { return norm2(x, {1}); }
+Tensor logsumexp_axis1(const Tensor& x) { return logsumexp(x, {1}); }
 
 // Each row as an image of so many channels and pixels.
 template <int kChannels, int kHeight, Tensor (*f)(const Tensor& x)>
@@ -88,6 +95,12 @@ const Rows kRows[] = {
     {"InstanceNormOfBlocks", 16 * 3136, image<16, 56, groups<16>>, true},
     {"InstanceNormOfWarps", 16 * 256, image<16, 16, groups<16>>, true},
     {"GroupNormChannelsLast", 64 * 49, image<64, 7, groups_last<16>>, true},
+    {"VarOfChannels", 128 * 784, image<128, 28, var_axis1>, true},
+    {"StdOfChannels", 64 * 784, image<64, 28, std_axis1>, true},
+    {"MaxOfChannels", 32 * 784, image<32, 28, max_axis1>, true},
+    {"ProdOfChannels", 16 * 784, image<16, 28, prod_axis1>, true},
+    {"Norm2OfChannels", 64 * 784, image<64, 28, norm2_axis1>, true},
+    {"LogSumExpOfChannels", 64 * 784, image<64, 28, logsumexp_axis1>, true},
 };
 
 class LargerThanL2Cuda : public test::GpuTest, public testing::WithParamInterface<Rows> {};
@@ -105,7 +118,7 @@ void expect_parts_agree(const Rows& of, int64_t rows, DType dtype) {
   const TensorOptions parameter{.dtype = acc_dtype(dtype), .device = kCuda};
   const Tensor gamma = randn({of.m}, parameter), beta = randn({of.m}, parameter);
   const Tensor x = randn({rows, of.m}, on_gpu).set_requires_grad(of.alone);
-  const Tensor dy = randn({rows, of.m}, on_gpu), y = of.op(x, gamma, beta);
+  const Tensor y = of.op(x, gamma, beta), dy = randn(y.shape(), on_gpu);
   if (of.alone) y.backward(dy);
   const int64_t part = rows / 3 + 1;
   for (int64_t begin = 0; begin < rows; begin += part) {
@@ -130,6 +143,26 @@ TEST_P(LargerThanL2Cuda, GivesWhatItsPartsGive) {
       SCOPED_TRACE(concat(dtype, ", ", rows, " rows"));
       expect_parts_agree(of, rows, dtype);
     }
+  }
+}
+
+class LargeSetsCuda : public test::GpuTest {};
+
+TEST_F(LargeSetsCuda, AGradientThatFindsTheMeanTakesAnyUpstream) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const TensorOptions options{.dtype = dtype, .device = kCuda};
+    const int64_t rows = cuda().info().l2_bytes / (64 * 784 * size_of(dtype)) + 1;
+    const Tensor x = randn({rows, 64, 28, 28}, options), y = var(x, {1}, 1, true);
+    EXPECT_TRUE(finds_statistics(cuda(), reduce_kind<reductions::Var>, x.raw(), y.raw()));
+    const Tensor longer = randn({y.numel() + 1}, options);
+    const Tensor unaligned = longer.slice(0, 1, y.numel() + 1).reshape(y.shape());
+    std::vector<Tensor> gradients;
+    for (const Tensor& dy : {unaligned, unaligned.clone()}) {
+      const Tensor from = x.detach().set_requires_grad(true);
+      var(from, {1}, 1, true).backward(dy);
+      gradients.push_back(from.grad().reshape({rows, -1}));
+    }
+    expect_equal(gradients[0], gradients[1], "dx");
   }
 }
 

@@ -276,6 +276,12 @@ TEST(ReducePlans, ColumnsHaveEnoughThreads) {
   EXPECT_FALSE(plan_reduce(view({128, 64, 31, 31}), view({128, 1, 31, 31})).one_turn);
   EXPECT_EQ(plan_reduce(view({128, 63, 32, 32}), view({128, 1, 32, 32})).block_x, 64);
   EXPECT_EQ(plan_reduce(view({128, 15, 32, 32}), view({128, 1, 32, 32})).block_x, 256);
+  // A block holds a set whose rows are one turn of it.
+  EXPECT_TRUE(holds_sets(f32, 4));
+  EXPECT_FALSE(holds_sets(more, 4));
+  const ReducePlan<1> chunks = plan_reduce(view({1 << 16, 32}), view({1, 32}));
+  EXPECT_TRUE(takes_turns(chunks, 4));
+  EXPECT_FALSE(holds_sets(chunks, 4));
   // Gradients: two rows for each thread, four where packs do not fit.
   const AnyView x = view(large, DType::bf16), y = view({256, 1, 56, 56}, DType::bf16);
   const ReducePlan<2> gradient = plan_reduce_backward(x, x, y);

@@ -19,7 +19,8 @@ struct ReduceNode final : Node {
 
   std::string_view name() const override { return op; }
   void backward(const Tensor& dy, Gradients& grads) override {
-    const Tensor from = x.get(op, "x"), first = stat0.get(op, "stat0");
+    const Tensor from = x.get(op, "x");
+    const Tensor first = stat0.defined() ? stat0.get(op, "stat0") : Tensor();
     const Tensor second = stat1.defined() ? stat1.get(op, "stat1") : Tensor();
     const Tensor upstream = dy.reshape(kept_shape).contiguous();
     const Tensor dx = empty_like(from);
@@ -40,6 +41,15 @@ struct ReduceNode final : Node {
 template <class F>
 bool saves_y(DType dtype) {
   return F::kExactY || (F::kStat0IsY && acc_dtype(dtype) == dtype);
+}
+
+// Whether the gradient needs more than y, and finds it again.
+template <class F>
+bool finds_again(const Tensor& x, const Tensor& y) {
+  if (saves_y<F>(x.dtype()) && !F::kStat1) return false;
+  return with_backend(x.device(), [&](auto& backend) {
+    return finds_statistics(backend, reduce_kind<F>, x.raw(), y.raw());
+  });
 }
 
 // What sets without elements reduce to.
@@ -69,15 +79,16 @@ Tensor reduce(const Tensor& x, const std::vector<int>& axes, bool keepdim, doubl
     stat0 = kept;
   } else {
     kept = Tensor::empty(shapes.kept, options);
-    if (node && !saves_y<F>(x.dtype())) stat0 = Tensor::empty(shapes.kept, wide);
-    if (node && F::kStat1) stat1 = Tensor::empty(shapes.kept, wide);
+    const bool saves = node && !finds_again<F>(x, kept);
+    if (saves && !saves_y<F>(x.dtype())) stat0 = Tensor::empty(shapes.kept, wide);
+    if (saves && F::kStat1) stat1 = Tensor::empty(shapes.kept, wide);
     launch(ReduceForward{.kind = reduce_kind<F>,
                          .x = x.raw(),
                          .y = kept.raw(),
                          .stat0 = stat0.raw(),
                          .stat1 = stat1.raw(),
                          .correction = correction});
-    if (!stat0.defined()) stat0 = kept;
+    if (saves && !stat0.defined()) stat0 = kept;
   }
   Tensor y = kept.reshape(shapes.result);
   if (node) {
@@ -86,7 +97,7 @@ Tensor reduce(const Tensor& x, const std::vector<int>& axes, bool keepdim, doubl
     node->correction = correction;
     node->kept_shape = shapes.kept;
     node->x = Saved(x);
-    node->stat0 = Saved(stat0);
+    if (stat0.defined()) node->stat0 = Saved(stat0);
     if (stat1.defined()) node->stat1 = Saved(stat1);
     attach(y, node);
   }

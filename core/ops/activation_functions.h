@@ -18,8 +18,6 @@ namespace gradus {
 
 enum class Saves : uint8_t { x, mask };
 
-inline constexpr double kLog2E = 1.4426950408889634;
-
 // max(x, 0); NaN passes through. f'(0) = 0.
 struct Relu {
   static constexpr std::string_view name = "relu";
@@ -204,8 +202,7 @@ struct Silu {
   // Of e^-v, for a clamped v.
   template <class V>
   GRADUS_HD static SwishParts<V> parts(V v) {
-    constexpr float slope = -static_cast<float>(kLog2E);
-    return swish_parts(v, V(slope), V(static_cast<float>(-kLog2E - slope)));
+    return swish_parts(v, V(kMinusLog2E), V(kMinusLog2ELow));
   }
   template <class V>
   GRADUS_HD V f(V x) const {

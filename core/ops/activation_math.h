@@ -161,6 +161,10 @@ GRADUS_HD V quotient_of(const Two<V>& numerator, const Two<V>& denominator) {
 // Takes back what f32 powers of two are multiplied by, 2^48, so that they are normal numbers.
 inline constexpr float kUnscale = 0x1p-48f;
 
+inline constexpr double kLog2E = 1.4426950408889634;
+// -log2(e) in f32, and what it lacks.
+inline constexpr float kMinusLog2E = -1.442695041f, kMinusLog2ELow = -1.925963033e-8f;
+
 // x = n·ln 2 + r with |r| <= ln 2 / 2 and p = e^r - 1; n as n + kToInteger.
 template <class V>
 struct ExpParts {
@@ -170,11 +174,10 @@ struct ExpParts {
 template <class V>
 GRADUS_HD ExpParts<V> exp_parts(V x, V low_part, bool has_low_part) {
   using S = scalar_t<V>;
-  constexpr S log2_e = static_cast<S>(1.4426950408889634);
   // The high part of ln 2 has zeros at its end: its product with n is exact.
   constexpr S high = kIsSingle<V> ? S(0x1.62e4p-1) : S(0x1.62e42fee00000p-1);
   constexpr S low = kIsSingle<V> ? S(1.42860677e-6) : S(1.90821492927058770e-10);
-  const V shifted = fused(x, V(log2_e), V(kToInteger<S>));
+  const V shifted = fused(x, V(static_cast<S>(kLog2E)), V(kToInteger<S>));
   const V n = shifted - V(kToInteger<S>);
   V r = fused(n, V(-low), fused(n, V(-high), x));
   if (has_low_part) r = r + low_part;
@@ -234,10 +237,8 @@ GRADUS_HD V power_minus_one(V r) {
   return fused(r, V(0.6931471825f), product_of(r * r, rest));
 }
 
-// x·s with s = 1 / (1 + e^-u) in f32, where u has the sign of x: without a branch or a sign. v is
-// x, clamped to where s is neither 0 nor 1, and the denominator is scaled: nothing overflows.
-inline constexpr float kSwishScale = 0x1p-48f;
-
+// For x·s with s = 1 / (1 + e^-u) in f32, where u has the sign of x: without a branch or a sign. v
+// is x, clamped to where s is neither 0 nor 1, and the denominator is scaled: nothing overflows.
 // 2^-48 times 1 + 2^t and 2^t itself, for t = v·(slope + slope_low) from -78 to 174. With t = n + r
 // the difference v·slope - n is rounded once by a fused multiply-add.
 template <class V>
@@ -251,7 +252,7 @@ GRADUS_HD SwishParts<V> swish_parts(V v, V slope, V slope_low) {
   const V shifted = fused(v, slope, V(to_integer)), n = shifted - V(to_integer);
   const V p = power_minus_one(fused(v, slope_low, product_error(v, slope, n)));
   const V scale = power_of_two(shifted);
-  return {scale + fused(scale, p, V(kSwishScale)), fused(scale, p, scale)};
+  return {scale + fused(scale, p, V(kUnscale)), fused(scale, p, scale)};
 }
 
 // x·s, where floor is x, but at least the lower bound of v.
@@ -259,7 +260,7 @@ template <class V>
 GRADUS_HD V swish_of(V floor, V v, const SwishParts<V>& parts) {
   const V reciprocal = reciprocal_of(parts.denominator), q = product_of(v, reciprocal);
   const V y = fused(fused(q, parts.denominator, -v), -reciprocal, q);  // -0 stays
-  return fused(y, V(kSwishScale), -(v - floor));
+  return fused(y, V(kUnscale), -(v - floor));
 }
 
 // Its gradient s·(1 + bend·(1 - s)), where bend = v·u'.
@@ -269,7 +270,7 @@ GRADUS_HD V swish_slope(V bend, const SwishParts<V>& parts) {
   if constexpr (!kIsRounded<V>) {  // it enters twice: half an ulp of it where it may be one
     reciprocal = fused(fused(-reciprocal, parts.denominator, V(1)), reciprocal, reciprocal);
   }
-  return reciprocal * fused(bend, parts.power * reciprocal, V(1)) * V(kSwishScale);
+  return reciprocal * fused(bend, parts.power * reciprocal, V(1)) * V(kUnscale);
 }
 
 // e^x - 1 for x <= 88.
@@ -302,11 +303,10 @@ GRADUS_HD V sigmoid_of(M negative, const Two<V>& e) {
 // scaled, so that it is a normal number.
 template <class V>
 GRADUS_HD V sigmoid_of(V t) {
-  constexpr float slope = -1.442695041f, slope_low = -1.925963033e-8f;  // -log2(e)
   constexpr float to_integer = kToInteger<float> + 48;
   const V z = at_most(abs_of(t), V(104));  // e^-z is 0 there
-  const V shifted = fused(z, V(slope), V(to_integer)), n = shifted - V(to_integer);
-  const V p = power_minus_one(fused(z, V(slope_low), product_error(z, V(slope), n)));
+  const V shifted = fused(z, V(kMinusLog2E), V(to_integer)), n = shifted - V(to_integer);
+  const V p = power_minus_one(fused(z, V(kMinusLog2ELow), product_error(z, V(kMinusLog2E), n)));
   const V scale = power_of_two(shifted);
   const V power = scale * V(kUnscale);  // 2^n
   const Two<V> whole = ordered_sum(V(1), power);

@@ -38,7 +38,7 @@ template <class V>
 struct NormalTail {
   static constexpr float kMost = 14.75f;            // z·P(Z > z) and z·density(z) are 0 there
   static constexpr float kDensity = 0.3989422804f;  // at 0: 1/√(2π)
-  static constexpr float kSlope = -0.7213475204f, kSlopeLow = -9.629815163e-9f;  // -log2(e)/2
+  static constexpr float kSlope = kMinusLog2E / 2, kSlopeLow = kMinusLog2ELow / 2;
 
   V z, h, reciprocal, rest, p, scale;
 
@@ -46,12 +46,12 @@ struct NormalTail {
     constexpr float to_integer = kToInteger<float> + 48;
     const V square = product_of(z, z), square_low = product_error(z, z, square);
     const V shifted = fused(square, V(kSlope), V(to_integer)), n = shifted - V(to_integer);
-    const V exact = product_error(square, V(kSlope), n);
-    p = power_minus_one(fused(square_low, V(kSlope), fused(square, V(kSlopeLow), exact)));
+    const V high_part = product_error(square, V(kSlope), n);
+    p = power_minus_one(fused(square_low, V(kSlope), fused(square, V(kSlopeLow), high_part)));
     scale = power_of_two(shifted);
-    const V sum = z + V(4), sum_low = z - (sum - V(4));
-    reciprocal = reciprocal_of(sum);
-    rest = reciprocal * fused(sum_low, reciprocal, product_error(sum, reciprocal, V(1)));
+    const Two<V> sum = ordered_sum(V(4), z);
+    reciprocal = reciprocal_of(sum.high);
+    rest = reciprocal * fused(sum.low, reciprocal, product_error(sum.high, reciprocal, V(1)));
     // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-26.7 but for what rounds the coefficients.
     const V q = fused(V(8), rest, fused(V(-8), reciprocal, V(1)));  // (z - 4) / (z + 4)
     h = polynomial(q, 0.7552851353, -0.607896584, 0.3871369084, -0.1865235515, 0.06040366292,

@@ -71,7 +71,8 @@ struct ReduceBackward {
   ReduceKind kind;
   AnyView x;      // as in the forward pass
   AnyView dy;     // like y, contiguous
-  AnyView stat0;  // acc_dtype, or y itself where kExactY; contiguous
+  AnyView stat0;  // acc_dtype, or y itself where kExactY; contiguous. Absent, as stat1 is then,
+                  // where finds_statistics() says so
   AnyView stat1;  // acc_dtype; absent unless kStat1
   AnyView dx;     // the shape of x, any strides, no element twice
   double correction = 0.0;
@@ -85,6 +86,13 @@ struct ReduceBackward {
   int64_t flops() const { return x.numel(); }
   static Guarantee guarantee() { return {}; }
 };
+
+// Whether the gradient of a reduction of x to the shape of y finds the statistics of each set again
+// as it reads x: then they need not be saved; dx is to be dense, as x is.
+inline bool finds_statistics(const Cpu&, ReduceKind, const AnyView&, const AnyView&) {
+  return false;
+}
+bool finds_statistics(const Cuda&, ReduceKind, const AnyView& x, const AnyView& y);
 
 void run(Cpu&, const ReduceForward&);
 void run(Cpu&, const ReduceBackward&);

@@ -81,9 +81,6 @@ __device__ __forceinline__ HalfReal exp_of(HalfReal x) {
   return HalfReal(root * root);
 }
 __device__ __forceinline__ Two<HalfReal> exp_two(HalfReal x) { return {exp_of(x), HalfReal(0)}; }
-__device__ __forceinline__ Two<HalfReal> exp_two(const Two<HalfReal>& x) {
-  return {exp_of(x.high), HalfReal(0)};
-}
 __device__ __forceinline__ HalfReal quotient_of(const Two<HalfReal>& numerator,
                                                 const Two<HalfReal>& denominator) {
   return numerator.high / denominator.high;
@@ -131,11 +128,11 @@ __device__ __forceinline__ HalfReal at_least(HalfReal x, HalfReal low) {
 }
 __device__ __forceinline__ SwishParts<HalfReal> swish_parts(HalfReal v, HalfReal slope, HalfReal) {
   const float power = fast_exp2(fmaf(v.v, slope.v, -48.0f));
-  return {HalfReal(power + kSwishScale), HalfReal(power)};
+  return {HalfReal(power + kUnscale), HalfReal(power)};
 }
 __device__ __forceinline__ HalfReal swish_of(HalfReal floor, HalfReal,
                                              const SwishParts<HalfReal>& parts) {
-  return floor * (reciprocal_of(parts.denominator) * HalfReal(kSwishScale));
+  return floor * (reciprocal_of(parts.denominator) * HalfReal(kUnscale));
 }
 
 }  // namespace gradus
