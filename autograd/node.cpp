@@ -44,6 +44,14 @@ Gradients::Gradients(const std::vector<std::shared_ptr<GradState>>& inputs)
   for (size_t i = 0; i < inputs.size(); ++i) wanted_[i] = inputs[i] != nullptr;
 }
 
+size_t Gradients::checked(size_t i) const {
+  if (i >= size()) {
+    fail(ErrorCode::internal, "gradients", "the node was made with ", size(),
+         " inputs, and has none of number ", i);
+  }
+  return i;
+}
+
 Node::Node() : sequence_(g_sequence.fetch_add(1, std::memory_order_relaxed)) {}
 
 void Node::add_input(const Tensor& input) {

@@ -47,23 +47,26 @@ struct GradState {
   ~GradState();  // frees a graph of any depth without recursion
 };
 
-// Where Node::backward puts its results. Input i is numbered as in make_node(...).
+// Where Node::backward puts its results. Input i is numbered as in make_node(...); any other is
+// refused, since a node is easily made without one of its operands.
 class Gradients {
  public:
   explicit Gradients(const std::vector<std::shared_ptr<GradState>>& inputs);
   // Whether anyone asks for the gradient of input i; work for the others is skipped.
-  bool wanted(size_t i) const { return wanted_[i]; }
+  bool wanted(size_t i) const { return wanted_[checked(i)]; }
   // A fresh tensor like `like` if input i is wanted, else an undefined one, whose view is not
   // given.
   Tensor allocate(size_t i, const Tensor& like) const {
-    return wanted_[i] ? empty_like(like) : Tensor();
+    return wanted(i) ? empty_like(like) : Tensor();
   }
-  void set(size_t i, Tensor grad) { grads_[i] = std::move(grad); }
-  const Tensor& get(size_t i) const { return grads_[i]; }
-  Tensor take(size_t i) { return std::move(grads_[i]); }
+  void set(size_t i, Tensor grad) { grads_[checked(i)] = std::move(grad); }
+  const Tensor& get(size_t i) const { return grads_[checked(i)]; }
+  Tensor take(size_t i) { return std::move(grads_[checked(i)]); }
   size_t size() const { return grads_.size(); }
 
  private:
+  size_t checked(size_t i) const;  // throws unless it is an input
+
   std::vector<bool> wanted_;
   std::vector<Tensor> grads_;
 };

@@ -169,6 +169,21 @@ TEST(Tape, ABackwardThatMakesNothingOrTheWrongThingIsADefect) {
   }
 }
 
+// An operand that make_node() was not given: nothing is written where its gradient would be.
+TEST(Tape, ABackwardForAnInputThatTheNodeHasNotIsADefect) {
+  struct TwoGradients final : Node {
+    std::string_view name() const override { return "two"; }
+    void backward(const Tensor& dy, Gradients& grads) override {
+      EXPECT_ERROR(grads.wanted(1), ErrorCode::internal, "and has none of number 1");
+      grads.set(1, dy);
+    }
+  };
+  const Tensor x = leaf({1}, {1}), y = f64({1}, {1});
+  attach(y, make_node<TwoGradients>(x));
+  EXPECT_ERROR(y.backward(), ErrorCode::internal,
+               "gradients: the node was made with 1 inputs, and has none of number 1");
+}
+
 TEST(Hooks, SeeAndReplaceFinishedGradients) {
   const Tensor x = leaf({1, 2}, {2});
   const Tensor a = x * 2.0;
