@@ -60,6 +60,10 @@ void Node::add_input(const Tensor& input) {
 }
 
 void attach(const Tensor& y, std::shared_ptr<Node> node) {
+  if (node == nullptr) {
+    fail(ErrorCode::internal, "attach",
+         "expected a node; make_node() gives none where nothing is to be recorded");
+  }
   if (y.grad_state() != nullptr) {
     fail(ErrorCode::internal, node->name(), "a result must be a fresh tensor");
   }

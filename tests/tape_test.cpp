@@ -184,6 +184,12 @@ TEST(Tape, ABackwardForAnInputThatTheNodeHasNotIsADefect) {
                "gradients: the node was made with 1 inputs, and has none of number 1");
 }
 
+TEST(Tape, AResultWithoutANodeIsNoLeaf) {
+  const Tensor y = f64({1}, {1});
+  EXPECT_ERROR(attach(y, nullptr), ErrorCode::internal, "attach: expected a node; make_node()");
+  EXPECT_FALSE(y.requires_grad());
+}
+
 TEST(Hooks, SeeAndReplaceFinishedGradients) {
   const Tensor x = leaf({1, 2}, {2});
   const Tensor a = x * 2.0;
