@@ -115,7 +115,10 @@ void run_node(const StatePtr& state, const Tensor& dy, bool retain_graph, Pendin
     if (!grad.defined()) {
       fail(ErrorCode::internal, node->name(), "backward made no gradient for input ", i);
     }
-    pending.add(node->inputs()[i], std::move(grad), node->name());
+    // A tensor that the node made in its forward may have a history, which would lead back to the
+    // leaf that keeps it.
+    pending.add(node->inputs()[i], grad.requires_grad() ? grad.detach() : std::move(grad),
+                node->name());
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/grad_mode.h"
+#include "autograd/node.h"
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/matmul.h"
 #include "tests/support/each_device.h"
@@ -43,6 +44,27 @@ TEST_P(TapeMemory, D076_GradientsNeverShareMemory) {
   const Tensor c = leaf({5}, {1});
   (c + c).backward();
   EXPECT_EQ(grad_of(c), Values{2});
+}
+
+// Of an op that computes its slope in the forward, with the history of x.
+TEST_P(TapeMemory, GradientsOfAnyNodeCarryNoHistory) {
+  struct SquareNode final : Node {
+    Tensor slope;
+    std::string_view name() const override { return "square"; }
+    void backward(const Tensor&, Gradients& grads) override { grads.set(0, slope); }
+  };
+  std::weak_ptr<Storage> kept;
+  {
+    const Tensor x = leaf({3}, {1}), y = tensor({9}, {1});
+    auto node = make_node<SquareNode>(x);
+    node->slope = x * 2.0;
+    attach(y, std::move(node));
+    y.backward();
+    EXPECT_EQ(grad_of(x), Values{6});
+    EXPECT_FALSE(x.grad().requires_grad());
+    kept = x.grad().storage();
+  }
+  EXPECT_TRUE(kept.expired()) << "a gradient that holds its leaf is never freed";
 }
 
 TEST_P(TapeMemory, D081_ExpandedLeaves) {
