@@ -48,6 +48,11 @@ TEST_P(Views, ReshapeIsAViewWhereItCanBe) {
   EXPECT_EQ(columns.reshape({6, 2}).to_vector<double>(), columns.to_vector<double>());
   const Tensor repeated = iota({1, 3}).expand({4, 3});
   EXPECT_TRUE(shares_memory(repeated, repeated.reshape({2, 2, 3})));
+  // The stride of an axis of 1 says nothing, and that of a new one is as in a fresh tensor.
+  const Tensor odd = x.as_strided({2, 1, 3}, {3, 99, 1}, 0);
+  EXPECT_TRUE(shares_memory(x, odd.reshape({6})));
+  EXPECT_TRUE(shares_memory(x, odd.contiguous()));
+  EXPECT_EQ(x.unsqueeze(0).strides(), (Strides{24, 12, 4, 1}));
 }
 
 TEST_P(Views, ReshapeCopiesWhereItMust) {
