@@ -170,6 +170,12 @@ TEST(Tensor, SourceMayShareWrappedMemory) {
   Tensor::wrap(memory.data() + 1, {35}).add_(Tensor::wrap(memory.data(), {35}));
   for (size_t i = 1; i < memory.size(); ++i) turned[memory.size() - i] += turned[35 - i];
   EXPECT_EQ(memory, turned);
+  // At one address, but of another size: each write would hit what is read next.
+  Values both(3);
+  const Tensor narrow = Tensor::wrap(both.data(), {3});
+  narrow.detach().copy_(Tensor::from_vector<float>({1, 2, 3}, {3}));
+  Tensor::wrap(both.data(), {3}, {.dtype = DType::f64}).copy_(narrow);
+  EXPECT_EQ(both, (Values{1, 2, 3}));
 }
 
 TEST_P(TensorOn, WritesToRepeatedElementsAreRefused) {
@@ -182,6 +188,10 @@ TEST_P(TensorOn, WritesToRepeatedElementsAreRefused) {
   EXPECT_EQ(x.to_vector<double>(), (Values{0, 1, 2}));
   repeated.fill_(4);  // the same value everywhere: allowed
   EXPECT_EQ(x.to_vector<double>(), Values(3, 4.0));
+  Tensor once = x.squeeze(0).expand({1, 3});  // repeated once is not repeated
+  EXPECT_EQ(once.strides()[0], 0);
+  once.mul_(2);
+  EXPECT_EQ(x.to_vector<double>(), Values(3, 8.0));
 }
 
 TEST_P(TensorOn, WritesRaiseTheSharedVersion) {
@@ -240,7 +250,9 @@ TEST(Tensor, ViewsStayInsideTheirStorage) {
   EXPECT_ERROR(x.as_strided({2}, {-1}, 5), kInvalid, "strides must not be negative");
   EXPECT_ERROR(x.as_strided({2}, {1, 1}, 0), kInvalid, "a stride for each extent");
   EXPECT_ERROR(x.as_strided({5, 2}, {int64_t{1} << 62, 1}, 0), kInvalid, "reaches outside");
+  EXPECT_ERROR(x.as_strided({2}, {INT64_MAX}, 5), kInvalid, "reaches outside");
   EXPECT_EQ(x.slice(0, 2, 6, INT64_MAX).to_vector<double>(), std::vector<double>{1});
+  EXPECT_EQ(x.reshape({3, 2}).slice(0, 1, 3, INT64_MAX).shape(), (Shape{1, 2}));
 }
 
 TEST(Tensor, WrapsMemoryOfSomebodyElse) {
