@@ -36,6 +36,8 @@ TEST(Trace, AnInnerTraceTakesOver) {
     EXPECT_EQ(inner.records().size(), 1u);
   }
   EXPECT_TRUE(outer.records().empty());
+  launch(Copy{.x = x.raw(), .y = y.raw()});
+  EXPECT_EQ(outer.records().size(), 1u) << "it goes on";
 }
 
 // The times of a launch and of its parts add up to that of the whole.
