@@ -257,6 +257,8 @@ TEST(Random, IntegersCoverTheirRangeEvenly) {
     bytes.insert(v);
   }
   EXPECT_EQ(bytes.size(), 256u);
+  const int64_t top = INT32_MAX;
+  EXPECT_EQ(randint(top, top + 1, {}, {.dtype = DType::i32}, &generator).item<int64_t>(), top);
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   int negative = 0;
