@@ -46,6 +46,15 @@ TEST_P(TapeMemory, D076_GradientsNeverShareMemory) {
   EXPECT_EQ(grad_of(c), Values{2});
 }
 
+TEST_P(TapeMemory, AGradientThatNobodyElseHoldsIsAddedToInPlace) {
+  const Tensor x = leaf({1, 2}, {2}), dy = tensor({3, 4}, {2});
+  (x * 1.0).backward(dy);
+  const void* const place = x.grad().storage()->data();
+  (x * 1.0).backward(dy);
+  EXPECT_EQ(x.grad().storage()->data(), place);
+  EXPECT_EQ(grad_of(x), (Values{6, 8}));
+}
+
 // Of an op that computes its slope in the forward, with the history of x.
 TEST_P(TapeMemory, GradientsOfAnyNodeCarryNoHistory) {
   struct SquareNode final : Node {
