@@ -92,6 +92,14 @@ TEST_F(Npz, WhatIsNotRead) {
   EXPECT_ERROR(read_npz(dir.path()), ErrorCode::io, "regular file");
 }
 
+// A header that says that the sizes stand elsewhere, where they do not.
+TEST_F(Npz, AFileThatIsThereIsNotSaidToBeMissing) {
+  write_npz(dir.path("a.npz"), {{"x", array(DType::u8, {2}, {1, 2})}});
+  Bytes bytes = read_file(dir.path("a.npz"));
+  std::fill_n(bytes.begin() + 18, 8, uint8_t{0xFF});
+  EXPECT_ERROR(read_npz(dir.file("a.npz", bytes)), ErrorCode::io, "a part is missing");
+}
+
 TEST_F(Npz, TruncatedFilesAreRefused) {
   for (const zip_int32_t method : {ZIP_CM_STORE, ZIP_CM_DEFLATE}) {
     const Bytes whole =

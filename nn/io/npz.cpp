@@ -29,7 +29,9 @@ ZipHandle<zip_t> open_archive(const NpySource& source) {
   if (archive == nullptr) {
     zip_error_t error;
     zip_error_init_with_code(&error, code);
-    const std::string text = zip_error_strerror(&error);
+    // That the file exists is known: its parts name others that do not.
+    const std::string text =
+        code == ZIP_ER_NOENT ? "a part is missing" : zip_error_strerror(&error);
     zip_error_fini(&error);
     source.refuse("is not a readable npz file: ", text);
   }
