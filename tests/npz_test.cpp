@@ -63,6 +63,15 @@ TEST_F(Npz, RoundTrip) {
   EXPECT_EQ(dir.names().size(), 2U);
 }
 
+TEST_F(Npz, NamesOfAllLengthsThatZipHas) {
+  const NpyArray x = array(DType::u8, {2}, {1, 2});
+  for (const size_t length : {1, 65531}) {
+    const std::string name(length, 'a');
+    write_npz(dir.path("a.npz"), {{name, x}});
+    EXPECT_TRUE(equal(read_npz(dir.path("a.npz")).at(name), x)) << length;
+  }
+}
+
 TEST_F(Npz, ReadsDeflatedEntries) {
   const NpyArray zeros = array(DType::f64, {1000, 1000}, Bytes(8000000, 0));
   const std::string path = archive({{"zeros.npy", npy(zeros)}});
@@ -138,6 +147,12 @@ TEST_F(Npz, WriterChecksItsInput) {
   for (const char* name : {"", "a/b"})
     EXPECT_ERROR(write_npz(dir.path("a.npz"), {{name, x}}), ErrorCode::invalid_argument,
                  "cannot be named");
+  EXPECT_ERROR(write_npz(dir.path("a.npz"), {{std::string("a\0b", 3), x}}),
+               ErrorCode::invalid_argument, "cannot be named");
+  EXPECT_ERROR(write_npz(dir.path("a.npz"), {{"a\xFF", x}}), ErrorCode::invalid_argument,
+               "must be UTF-8");
+  EXPECT_ERROR(write_npz(dir.path("a.npz"), {{std::string(65532, 'a'), x}}),
+               ErrorCode::invalid_argument, "at most 65531 bytes, got 65532");
   EXPECT_ERROR(write_npz(dir.path("a.npz"), {{"x", array(DType::u8, {3}, {1, 2})}}),
                ErrorCode::invalid_argument, "u8[3] has 3 bytes, got 2");
   EXPECT_ERROR(write_npz(dir.path("a.npz"), {{"x", array(DType::bf16, {1}, {1, 2})}}),

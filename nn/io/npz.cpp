@@ -60,6 +60,15 @@ std::vector<std::byte> read_entry(const NpySource& source, zip_t* archive, zip_u
 
 // Writing.
 
+// The zip library would cut a longer name, whose length it keeps in 16 bits, and one at a NUL.
+void check_name(const std::string& name) {
+  constexpr size_t kMostBytes = UINT16_MAX - kSuffix.size();
+  check(name.size() <= kMostBytes, "write_npz", "the name of an array has at most ", kMostBytes,
+        " bytes, got ", name.size());
+  check(!name.empty() && name.find_first_of(std::string_view("/\0", 2)) == std::string::npos,
+        "write_npz", "an array cannot be named '", name, "'");
+}
+
 // Entries live until the archive has been closed: the zip library reads them then.
 void add_entry(zip_t* archive, const std::string& name, const std::vector<std::byte>& bytes) {
   zip_source_t* data = zip_source_buffer(archive, bytes.data(), bytes.size(), 0);
@@ -69,6 +78,8 @@ void add_entry(zip_t* archive, const std::string& name, const std::vector<std::b
           : zip_file_add(archive, (name + std::string(kSuffix)).c_str(), data, ZIP_FL_ENC_UTF_8);
   if (index < 0) {
     if (data != nullptr) zip_source_free(data);
+    check(zip_error_code_zip(zip_get_error(archive)) != ZIP_ER_INVAL, "write_npz",
+          "the name of an array must be UTF-8, got '", name, "'");
     fail(ErrorCode::io, "write_npz", "'", name, "': ", zip_strerror(archive));
   }
   // No clock: equal arrays give equal files. 33 is 1980-01-01, the first date that zip knows.
@@ -115,8 +126,7 @@ void write_npz(const std::string& path, const NpyArrays& arrays) {
   check(!arrays.empty(), "write_npz", "there are no arrays");  // a zip file has an entry or more
   std::vector<std::vector<std::byte>> entries;
   for (const auto& [name, array] : arrays) {
-    check(!name.empty() && name.find('/') == std::string::npos, "write_npz",
-          "an array cannot be named '", name, "'");
+    check_name(name);
     const std::string header =
         npy_header("write_npz", array.dtype, array.shape, std::ssize(array.bytes));
     const auto bytes = std::as_bytes(std::span(header));

@@ -17,7 +17,8 @@ using NpyArrays = std::map<std::string, NpyArray, std::less<>>;
 NpyArrays read_npz(const std::string& path);
 
 // Writes stored entries atomically; equal arrays give equal files. Throws invalid_argument for
-// names that are empty or hold a slash, and as write_npy().
+// names that are empty, hold a slash or a NUL, are not UTF-8 or too long for zip, and as
+// write_npy().
 void write_npz(const std::string& path, const NpyArrays& arrays);
 
 }  // namespace gradus::nn
