@@ -372,7 +372,10 @@ TEST_F(Safetensors, TheChecksumCoversWhatPrecedesAnEmptyTensor) {
                                               {"none", DType::u8, {0, 3}, none}};
     // A key that ends as the checksum's is none.
     write_safetensors(dir.path("w"), tensors, {{"a\"gradus.crc32", "12345678"}}, true);
-    EXPECT_EQ(read_safetensors(dir.path("w")).tensors.size(), 2u);
+    const SafeTensors read = read_safetensors(dir.path("w"));
+    EXPECT_EQ(read.tensors.size(), 2u);
+    write_safetensors(dir.path("copy"), tensors, read.metadata);  // it is no metadata of a copy
+    EXPECT_FALSE(read_safetensors(dir.path("copy")).metadata.contains(std::string(kChecksumKey)));
     Bytes bytes = read_file(dir.path("w"));
     const auto name = std::ranges::search(bytes, to_bytes("name"));
     ASSERT_FALSE(name.empty());

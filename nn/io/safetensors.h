@@ -47,8 +47,9 @@ SafeTensors read_safetensors(const std::string& path);
 
 // Writes atomically. Wider dtypes come first, then by name, so that all data is aligned; the bytes
 // of the file depend on the contents alone. With `checksum` the metadata gets the file's, under
-// kChecksumKey. Throws invalid_argument for names that are not unique, not UTF-8 or "__metadata__"
-// and for bytes that do not fit the shape; io where writing fails.
+// kChecksumKey; another file's, which may be in `metadata`, is left out. Throws invalid_argument
+// for names that are not unique, not UTF-8 or "__metadata__" and for bytes that do not fit the
+// shape; io where writing fails.
 void write_safetensors(const std::string& path, std::span<const SafeTensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {},
                        bool checksum = false);

@@ -94,8 +94,9 @@ void write_safetensors(const std::string& path, std::span<const SafeTensorView> 
                        const std::map<std::string, std::string>& metadata, bool checksum) {
   check_tensors(tensors);
   const auto order = in_file_order(tensors);
-  const std::string header =
-      checksum ? checked_header(order, metadata) : header_text(order, metadata);
+  std::map<std::string, std::string> own = metadata;
+  own.erase(std::string(kChecksumKey));  // of the file that they were read from
+  const std::string header = checksum ? checked_header(order, own) : header_text(order, own);
   const uint64_t length = header.size();
   static_assert(sizeof length == kLengthBytes);
   AtomicFile file(std::string(kOp), path);
