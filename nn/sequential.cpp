@@ -26,6 +26,10 @@ void Sequential::list(Contents& own) {
   for (size_t i = 0; i < size(); ++i) own.child(std::to_string(i), *children_[i]);
 }
 
+void Residual::check_body() const {
+  check(body_ != nullptr, "residual", "expected a module, got a null pointer");
+}
+
 Tensor Residual::forward(const Tensor& x) {
   const Tensor y = (*body_)(x);
   return y + (shortcut_ == nullptr ? x : (*shortcut_)(x));

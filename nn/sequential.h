@@ -61,11 +61,14 @@ class Residual final : public Module {
  public:
   template <class Body>
   requires(!std::same_as<std::remove_cvref_t<Body>, Residual>) explicit Residual(Body&& body)
-      : body_(share(std::forward<Body>(body))) {}
+      : body_(share(std::forward<Body>(body))) {
+    check_body();
+  }
   template <class Body, class Shortcut>
   Residual(Body&& body, Shortcut&& shortcut)
-      : body_(share(std::forward<Body>(body))),
-        shortcut_(share(std::forward<Shortcut>(shortcut))) {}
+      : body_(share(std::forward<Body>(body))), shortcut_(share(std::forward<Shortcut>(shortcut))) {
+    check_body();
+  }
 
   std::string_view kind() const override { return "Residual"; }
   Tensor forward(const Tensor& x) override;
@@ -73,6 +76,8 @@ class Residual final : public Module {
   SumLengths sum_lengths(const Shape&, const Shape&) override { return {}; }
 
  private:
+  void check_body() const;  // throws on null
+
   std::shared_ptr<Module> body_;
   std::shared_ptr<Module> shortcut_;  // null: the identity
 };
