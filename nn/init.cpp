@@ -20,6 +20,7 @@ PhiloxSequence& sequence() {
 
 double bound_of(const Shape& weight_shape) {
   check(weight_shape.rank() >= 2, "init", "expected weights of rank 2 or more, got ", weight_shape);
+  checked_numel(weight_shape, "init");  // throws where the product below would overflow
   int64_t fan_in = 1;
   for (int i = 1; i < weight_shape.rank(); ++i) fan_in *= weight_shape[i];
   return fan_in == 0 ? 0.0 : 1.0 / std::sqrt(static_cast<double>(fan_in));

@@ -9,8 +9,9 @@ namespace gradus::nn {
 
 LayerNorm::LayerNorm(const Shape& normalized_shape, double eps, bool elementwise_affine, bool bias)
     : normalized_shape(normalized_shape), eps(eps) {
-  check(normalized_shape.rank() > 0 && normalized_shape.numel() > 0, "layer_norm",
-        "the normalized shape needs at least one axis and no empty one, got ", normalized_shape);
+  check(normalized_shape.rank() > 0 && checked_numel(normalized_shape, "layer_norm") > 0,
+        "layer_norm", "the normalized shape needs at least one axis and no empty one, got ",
+        normalized_shape);
   if (!elementwise_affine) return;
   weight = init::constant(normalized_shape, 1.0);
   if (bias) this->bias = init::constant(normalized_shape, 0.0);

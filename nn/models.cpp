@@ -35,6 +35,10 @@ struct Image {
   int64_t c, h, w;
 };
 
+int64_t values_of(const Image& image) {
+  return checked_numel({image.c, image.h, image.w}, "model");
+}
+
 struct NamedNorm {
   std::string_view name;
   bool has_shift;  // so that the convolution before it needs none
@@ -146,7 +150,7 @@ Sequential small_cnn(const ModelOptions& options) {
     }
     add_pool(net, image);
   }
-  net.add(Flatten()).add(Linear(image.c * image.h * image.w, 128));
+  net.add(Flatten()).add(Linear(values_of(image), 128));
   net.add(make_activation(options)).add(Linear(128, options.classes));
   return net;
 }
@@ -163,7 +167,7 @@ Sequential lenet(const ModelOptions& options) {
   net.add(make_activation(options));
   add_pool(net, image);
   net.add(Flatten());
-  int64_t in = image.c * image.h * image.w;
+  int64_t in = values_of(image);
   for (const int64_t out : {120, 84}) {
     net.add(Linear(in, out)).add(make_activation(options));
     in = out;

@@ -9,7 +9,7 @@ namespace gradus::nn {
 
 RMSNorm::RMSNorm(const Shape& normalized_shape, std::optional<double> eps, bool elementwise_affine)
     : normalized_shape(normalized_shape), eps(eps) {
-  check(normalized_shape.rank() > 0 && normalized_shape.numel() > 0, "rms_norm",
+  check(normalized_shape.rank() > 0 && checked_numel(normalized_shape, "rms_norm") > 0, "rms_norm",
         "the normalized shape needs at least one axis and no empty one, got ", normalized_shape);
   if (elementwise_affine) weight = init::constant(normalized_shape, 1.0);
 }

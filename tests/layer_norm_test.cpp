@@ -215,6 +215,10 @@ TEST(LayerNormModule, ParametersAreNamedAsInPyTorch) {
   EXPECT_EQ(names(without_bias), "weight f32[4]@cpu; ");
   EXPECT_EQ(names(plain), "");
   EXPECT_ERROR(nn::LayerNorm({3, 0}), ErrorCode::invalid_argument, "no empty one, got [3,0]");
+  EXPECT_ERROR(nn::LayerNorm({int64_t{1} << 62, 4}), ErrorCode::invalid_argument,
+               "layer_norm: the number of elements of [4611686018427387904,4] does not fit");
+  EXPECT_ERROR(nn::LayerNorm({-2, -3}, 1e-5, false), ErrorCode::invalid_argument,
+               "must not be negative, got [-2,-3]");
 }
 
 TEST(LayerNormModule, ForwardUsesItsOwnEpsilonAndParameters) {

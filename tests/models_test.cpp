@@ -93,6 +93,8 @@ TEST(Models, Errors) {
                "got 'whole'");
   EXPECT_ERROR(small_cnn({.activation = "sine"}), kInvalid, "sine", "relu");
   EXPECT_ERROR(lenet({.height = 8}), kInvalid, "at least 16x16, got 8x28");
+  EXPECT_ERROR(lenet({.height = int64_t{1} << 62}), kInvalid,
+               "model: the number of elements of [16,1152921504606846974,5] does not fit");
   EXPECT_ERROR(resnet8({.classes = 0}), kInvalid, "classes must be positive");
 }
 

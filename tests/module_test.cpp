@@ -284,6 +284,7 @@ TEST(Module, ConstructorErrors) {
   EXPECT_ERROR(Conv2d(0, 1, 3), kInvalid, "channels must be positive, got 0 and 1");
   EXPECT_ERROR(Conv2d(1, 1, 0), kInvalid, "kernel_size", "0x0");
   EXPECT_ERROR(Conv2d(3, 4, 3, {.groups = 2}), kInvalid, "groups 2 must divide 3 and 4");
+  EXPECT_ERROR(Conv2d(int64_t{1} << 62, 1, 3), kInvalid, "does not fit 63 bits");
   EXPECT_ERROR(BatchNorm2d(0), kInvalid, "num_features");
   EXPECT_ERROR(Residual(std::shared_ptr<Conv2d>()), kInvalid, "residual", "null pointer");
 }

@@ -153,6 +153,8 @@ TEST(RmsNormModule, ParametersAreNamedAsInPyTorch) {
   EXPECT_EQ(concat(state[0].name, " ", state[0].tensor), "weight f32[3,2]@cpu");
   EXPECT_TRUE(plain.state_dict().empty());
   EXPECT_ERROR(nn::RMSNorm({0}), ErrorCode::invalid_argument, "no empty one, got [0]");
+  EXPECT_ERROR(nn::RMSNorm({int64_t{1} << 62, 4}), ErrorCode::invalid_argument,
+               "rms_norm: the number of elements of [4611686018427387904,4] does not fit");
 }
 
 TEST(RmsNormModule, ForwardUsesItsOwnEpsilonAndParameters) {
