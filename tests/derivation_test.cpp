@@ -218,6 +218,14 @@ TEST(Derivation, NoVarianceAndNoEpsCanBeRefused) {
   in.running_var = Tensor::from_vector<double>({1, 0, 1}, {3});
   EXPECT_ERROR(check_variance(evaluation, in), ErrorCode::invalid_argument,
                "the variance of set 1 is 0");
+  in.running_var = Tensor::from_vector<double>({1, 2, -1}, {3});
+  for (const double eps : {0.0, 1e-5, 1.0}) {
+    evaluation.eps = eps;
+    EXPECT_ERROR(check_variance(evaluation, in), ErrorCode::invalid_argument,
+                 "running_var holds -1, and eps is ");
+  }
+  evaluation.eps = 1.5;
+  EXPECT_NO_THROW(check_variance(evaluation, in));
 }
 
 TEST(Derivation, InputsAreDrawnTheSameAgainAndChecked) {

@@ -149,6 +149,14 @@ void check_input(const Setting& setting, std::string_view name, const Tensor& te
   check_finite(setting, name, tensor);
 }
 
+// No batch gives a negative one, but a file may hold any.
+void check_running_var(const Setting& setting, const std::vector<double>& running_var) {
+  for (const double var : running_var) {
+    check(var >= 0 || var + setting.eps > 0, to_string(setting.layer), "running_var holds ", var,
+          ", and eps is ", setting.eps, ": rstd is not finite, from which nothing can be told");
+  }
+}
+
 }  // namespace
 
 void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor) {
@@ -157,6 +165,7 @@ void check_finite(const Setting& setting, std::string_view what, const Tensor& t
 }
 
 void check_variance(const Setting& setting, const Inputs& inputs) {
+  if (setting.is_evaluation()) check_running_var(setting, inputs.running_var.to_vector<double>());
   if (!setting.is_norm() || setting.eps > 0) return;
   const Layout layout = layout_of(setting, inputs.x.shape());
   // Of each set: the largest square of what its x differ by, which says of equal ones, and of those

@@ -79,7 +79,8 @@ inline constexpr uint64_t kExampleSeed = 7;
 // Throws for a tensor, if it is defined, that is not finite.
 void check_finite(const Setting& setting, std::string_view what, const Tensor& tensor);
 
-// Throws for a set whose variance is 0, of complete inputs, where eps is 0, too.
+// Throws for a set whose variance is 0, of complete inputs, where eps is 0, too; and for a running
+// variance that eps does not make positive.
 void check_variance(const Setting& setting, const Inputs& inputs);
 
 // Draws what is undefined, in tenths, so that it can be typed elsewhere: no gamma equals another's
