@@ -234,6 +234,11 @@ TEST(Loader, Errors) {
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "data_loader: mean must be finite");
   set.mean.clear();
   EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "mean and a std");
+  set = make_set(5);
+  set.h = int64_t{1} << 62, set.w = 4;
+  EXPECT_ERROR(DataLoader(set, {.batch_size = 1}), invalid, "data_loader", "does not fit 63 bits");
+  EXPECT_ERROR(epoch_order(-1, false, 0, 0), invalid, "epoch_order", "got -1");
+  EXPECT_ERROR(epoch_order(int64_t{1} << 31, false, 0, 0), invalid, "0 to 2^31 - 1 images");
   DataLoader loader(make_set(5), {.batch_size = 2});
   EXPECT_ERROR(loader.restore({.epoch = 0, .samples = 5}), invalid, "an epoch has 4 samples");
 }

@@ -13,12 +13,17 @@
 namespace gradus::nn {
 namespace {
 
+void check_count(int64_t n, std::string_view op) {
+  check(n >= 0 && n <= std::numeric_limits<int32_t>::max(), op,
+        "expected 0 to 2^31 - 1 images, got ", n);
+}
+
 void check_set(const ImageSet& set, const LoaderOptions& options) {
   check(set.n > 0, "data_loader", "expected at least one image, got an empty set");
-  check(set.n <= std::numeric_limits<int32_t>::max(), "data_loader",
-        "at most 2^31 - 1 images, got ", set.n);
-  check(std::ssize(set.images) == set.n * set.c * set.h * set.w && std::ssize(set.labels) == set.n,
-        "data_loader", "expected ", set.n, " images of ", set.c, "x", set.h, "x", set.w, ", got ",
+  check_count(set.n, "data_loader");
+  const int64_t pixels = checked_numel({set.n, set.c, set.h, set.w}, "data_loader");
+  check(std::ssize(set.images) == pixels && std::ssize(set.labels) == set.n, "data_loader",
+        "expected ", set.n, " images of ", set.c, "x", set.h, "x", set.w, ", got ",
         set.images.size(), " pixels and ", set.labels.size(), " labels");
   const auto largest = std::max_element(set.labels.begin(), set.labels.end());
   check(*largest < set.classes, "data_loader", "labels must be below ", set.classes,
@@ -73,6 +78,7 @@ std::string joined(const std::vector<float>& values) {
 }  // namespace
 
 std::vector<int32_t> epoch_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch) {
+  check_count(n, "epoch_order");
   std::vector<int32_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   if (!shuffle) return order;
