@@ -263,6 +263,22 @@ TEST(Resume, DamagedCountersAreRefused) {
   EXPECT_ERROR(run.trainer.restore(state), kInvalid, "lacks 'drawn'");
 }
 
+// The last batch of an epoch may be a small one, and a state be taken after it.
+TEST(Resume, AfterABatchThatIsNotFull) {
+  DataLoader loader(toy_set(20), {.batch_size = 8, .drop_last = false});
+  Sequential net = toy_net(1);
+  SGD optimizer(net.named_parameters(), {.lr = 0.05});
+  Trainer trainer(net, loader, optimizer, {.epochs = 2});
+  for (int step = 0; step < 3; ++step) trainer.step();
+  const TrainerState state = trainer.state();
+  EXPECT_EQ(state.values.at("samples"), "20");
+  trainer.step();
+  const std::string unbroken = parameter_hash(net);
+  trainer.restore(state);
+  trainer.step();
+  EXPECT_EQ(parameter_hash(net), unbroken);
+}
+
 // Kernels index the schedule by the step, so a wrong one would read outside it.
 TEST(Resume, DamagedOptimizerCountersAreRefusedAndChangeNothing) {
   Session run;
