@@ -21,6 +21,28 @@ TEST_F(CliStreams, OutputThatCannotBeWrittenIsAFailure) {
   }
 }
 
+// A comparison takes long: its files are there though a reader such as head goes before the end.
+TEST_F(CliStreams, FilesOfAComparisonOutliveItsReader) {
+  const std::string compare =
+      "$GRADUS compare --shape 7 --repeats 0 --json report.json --html page.html";
+  const std::pair<std::string, int> readers[] = {{compare + " | true", 0},
+                                                 {compare + " >/dev/full", 1}};
+  for (const auto& [command, status] : readers) {
+    const ProcessResult result = shell(command);
+    EXPECT_EQ(result.status, status) << result.err;
+    EXPECT_TRUE(Json::parse(test::read_text(dir_.path("report.json")))["ok"]) << command;
+    EXPECT_TRUE(std::filesystem::remove(dir_.path("report.json"))) << command;
+    EXPECT_TRUE(std::filesystem::remove(dir_.path("page.html"))) << command;
+  }
+}
+
+TEST_F(CliStreams, AComparisonIsPrintedThoughItsFileCannotBeWritten) {
+  const ProcessResult result =
+      shell("trap '' XFSZ; ulimit -f 64; $GRADUS compare --shape 7 --repeats 0 --json report.json");
+  expect_failure(result, 1, {"compare: 'report.json': cannot be written: File too large"});
+  EXPECT_NE(result.out.find("cases are within their tolerances"), std::string::npos) << result.out;
+}
+
 // What cannot be said on standard error changes no exit status.
 TEST_F(CliStreams, StandardErrorThatCannotBeWritten) {
   EXPECT_EQ(shell("$GRADUS 2>/dev/full").status, 2);

@@ -90,6 +90,12 @@ CompareReport compare_layers(const CompareCommand& o) {
   return report;
 }
 
+void write_files(const CompareCommand& o, const CompareReport& report) {
+  const std::string json = to_json(report);
+  if (!o.json.empty()) nn::write_atomically("compare", o.json, json);
+  if (!o.html.empty()) write_compare_html(nlohmann::json::parse(json), o.html);
+}
+
 int run(const CompareCommand& o) {
   check_can_be_created("--json", o.json);
   check_can_be_created("--html", o.html);
@@ -98,10 +104,14 @@ int run(const CompareCommand& o) {
   const CompareReport report = o.train ? compare_training(o)
                                : model ? compare_model(o)
                                        : compare_layers(o);
-  fmt::print("{}", o.train ? training_text(report) : to_text(report));
-  const std::string json = to_json(report);
-  if (!o.json.empty()) nn::write_atomically("compare", o.json, json);
-  if (!o.html.empty()) write_compare_html(nlohmann::json::parse(json), o.html);
+  const std::string text = o.train ? training_text(report) : to_text(report);
+  try {
+    write_files(o, report);  // first: a reader such as head may not want all of the text
+  } catch (const Error&) {
+    fmt::print("{}", text);  // took long to find out
+    throw;
+  }
+  fmt::print("{}", text);
   finish_output();
   return report.ok() ? 0 : kFailed;
 }
