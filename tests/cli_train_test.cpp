@@ -196,6 +196,19 @@ TEST_P(CliTrain, MetricsOfLaterEpochsAreDropped) {
   EXPECT_EQ(test::read_text(dir_.path("m")), foreign);
 }
 
+// A last line without an end is one of the metrics all the same, or it is of another file.
+TEST_P(CliTrain, MetricsWithoutAnEndAreKept) {
+  ASSERT_EQ(train_here({"--resume", "run", "--metrics", "m"}).status, 0);
+  const std::string text = test::read_text(dir_.path("m"));
+  std::ofstream(dir_.path("m")) << text.substr(0, text.size() - 1);
+  ASSERT_EQ(train_here({"--resume", "run", "--metrics", "m"}).status, 0);
+  EXPECT_EQ(test::read_text(dir_.path("m")), text);
+  std::ofstream(dir_.path("notes")) << "not metrics";
+  expect_failure(train_here({"--resume", "run", "--metrics", "notes"}), 1,
+                 {"metrics: 'notes' holds a line without an epoch: not metrics"});
+  EXPECT_EQ(test::read_text(dir_.path("notes")), "not metrics");
+}
+
 TEST_P(CliTrain, LastStepThatDivergesKeepsTheCheckpoint) {
   const Arguments files{"--resume", "run.resume", "--save", "net", "--metrics", "m"};
   ASSERT_EQ(train_here(files).status, 0);

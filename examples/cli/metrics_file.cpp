@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -24,23 +25,28 @@ int64_t epoch_of(const std::string& path, const std::string& line) {
        std::generic_category().message(errno));
 }
 
-// The file that the run goes on from may be older than the metrics; the last line may be half of
-// one, of a run that died.
+// Of a run that died while it wrote: the beginning of one of our lines, never a whole object.
+bool is_half_a_line(const std::string& line) {
+  constexpr std::string_view kStart = "{\"schema\":";
+  return (line.starts_with(kStart) || kStart.starts_with(line)) && !nlohmann::json::accept(line);
+}
+
+// The file that the run goes on from may be older than the metrics. The last line may be half of
+// one; one that only lacks its end, as an editor leaves it, is none of these.
 void drop_later_epochs(const std::string& path, int64_t epochs_done) {
   if (!std::filesystem::is_regular_file(path)) return;
   std::ifstream in(path);
   std::string kept;
-  bool dropped = false;
+  bool changed = false;
   for (std::string line; std::getline(in, line);) {
-    const bool whole = !in.eof();
-    if (whole && epoch_of(path, line) <= epochs_done) {
-      kept += line + '\n';
-    } else {
-      dropped = true;
-    }
+    const bool ends = !in.eof();
+    const bool is_half = !ends && is_half_a_line(line);
+    const bool keep = !is_half && epoch_of(path, line) <= epochs_done;
+    if (keep) kept += line + '\n';
+    changed = changed || !ends || !keep;
   }
   if (in.bad() || !in.is_open()) fail_io(path, "cannot be read");
-  if (!dropped) return;
+  if (!changed) return;
   nn::write_atomically("metrics", path, kept);
 }
 
