@@ -78,6 +78,19 @@ TEST_F(CliStreams, TrainingOutlivesItsReaderAndItsTerminal) {
   EXPECT_EQ(ignored.err, "");
 }
 
+TEST_F(CliStreams, RunsInterruptedTogetherAreAllKept) {
+  const ProcessResult result = shell(
+      "for s in 1 2 3 4; do $TRAIN --quiet --epochs 5000 --seed $s --metrics m$s & "
+      "runs=\"$runs $!\"; done; for s in 1 2 3 4; do until test -s m$s; do sleep 0.01; done; done; "
+      "kill -TERM $runs; wait; ls gradus*.resume | wc -l");
+  EXPECT_EQ(result.out, "4\n") << result.err;
+  for (const char* name : {"gradus", "gradus-2", "gradus-3", "gradus-4"}) {
+    const std::string file = std::string(name) + ".resume";
+    EXPECT_NE(result.err.find("--resume " + file + " goes on"), std::string::npos) << result.err;
+    EXPECT_FALSE(nn::read_safetensors(dir_.path(file)).tensors.empty()) << file;
+  }
+}
+
 // What `script` makes a terminal for writes on it, with the program's output beside its errors.
 std::string on_a_terminal(const std::string& command) {
   return "SHELL=/bin/sh script -qec \"stty cols 20; " + command + "\" log > both";

@@ -1,13 +1,16 @@
 // `gradus train`: trains a network on an image set.
 
+#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "core/error.h"
 #include "examples/cli/autotune_run.h"
@@ -19,6 +22,7 @@
 #include "examples/cli/run_setup.h"
 #include "nn/checkpoint.h"
 #include "nn/data/loader.h"
+#include "nn/io/file_descriptor.h"
 #include "nn/trainer.h"
 
 namespace gradus::cli {
@@ -136,9 +140,23 @@ void check_images_match(const nn::DataLoader& train, const nn::DataLoader& test)
 // Where an interrupted run is kept that named no file: the first free name, so that an earlier one
 // stays.
 std::string free_resume_name() {
+  const auto is_taken = [](const std::string& name) {
+    return std::filesystem::exists(std::filesystem::symlink_status(name));
+  };
   std::string name = "gradus.resume";
-  for (int i = 2; std::filesystem::exists(name); ++i) name = fmt::format("gradus-{}.resume", i);
+  for (int i = 2; is_taken(name); ++i) name = fmt::format("gradus-{}.resume", i);
   return name;
+}
+
+// The file itself, empty: runs of one folder that are interrupted together get one each. Where it
+// cannot be made, writing it says why.
+std::string new_resume_file() {
+  for (;;) {
+    std::string name = free_resume_name();
+    const nn::FileDescriptor file(
+        ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file || errno != EEXIST) return name;
+  }
 }
 
 // As a shell reads it.
@@ -202,10 +220,8 @@ class TrainRun {
     if (resuming) printer_.line(resumed_at());
     if (is_finished()) save();  // the run may have ended between its files
     if (trainer_->run(&*test_) == nn::TrainResult::finished) return 0;
-    const std::string path = options_.resume.empty() ? free_resume_name() : options_.resume;
-    nn::save_resume(path, trainer_->state());
     printer_.last_line(
-        fmt::format("interrupted; the same command with --resume {} goes on", quoted(path)));
+        fmt::format("interrupted; the same command with --resume {} goes on", quoted(keep())));
     return interrupted_status();
   }
 
@@ -235,6 +251,20 @@ class TrainRun {
 
   void save() {
     if (!options_.save.empty()) nn::save_weights(options_.save, network_);
+  }
+
+  // Writes what an interrupted run needs to go on; returns the file.
+  std::string keep() {
+    const bool is_new = options_.resume.empty();
+    std::string path = is_new ? new_resume_file() : options_.resume;
+    try {
+      nn::save_resume(path, trainer_->state());
+    } catch (...) {
+      std::error_code ignored;
+      if (is_new) std::filesystem::remove(path, ignored);
+      throw;
+    }
+    return path;
   }
 
   std::string resumed_at() const {
