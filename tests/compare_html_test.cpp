@@ -1,6 +1,8 @@
 // The comparison report as a page, in a browser.
 #include "examples/cli/compare_html.h"
 
+#include <limits>
+
 #include "tests/support/browser.h"
 
 namespace gradus {
@@ -64,6 +66,13 @@ json at_the_roofs() {
 
 std::string order_of(const LoadedPage& page) {
   return between(page.dom, "data-order=\"", "\"").value_or("no table");
+}
+
+TEST(ComparePage, SeedsHaveAllTheirDigits) {
+  json report = golden();
+  report["seed"] = std::numeric_limits<uint64_t>::max();
+  const std::string page = cli::compare_page(report);
+  EXPECT_NE(page.find(R"("seed":"18446744073709551615")"), std::string::npos);
 }
 
 TEST(ComparePage, IsSelfContained) {

@@ -10,7 +10,9 @@ std::string compare_page(const nlohmann::json& report) {
   check(report.value("kind", "") == "gradus-compare", "compare", "this JSON is no comparison");
   check(report.value("schema", 0) == kCompareSchema, "compare", "expected schema ", kCompareSchema,
         ", got ", report.value("schema", 0));
-  return make_page("gradus compare", report, {"page.js", "compare_charts.js", "compare.js"});
+  nlohmann::json data = report;
+  data["seed"] = report.at("seed").dump();  // 64 bits, of which JavaScript's numbers have 53
+  return make_page("gradus compare", data, {"page.js", "compare_charts.js", "compare.js"});
 }
 
 void write_compare_html(const nlohmann::json& report, const std::string& file) {

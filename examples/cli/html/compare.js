@@ -1,4 +1,4 @@
-// The report of `gradus compare`: data is its JSON (schema 1, nn/compare/report.h).
+// The report of `gradus compare`: data is its JSON (schema 1, nn/compare/report.h), the seed as text.
 'use strict';
 
 const devices = data.devices.map((device) => device.device);
