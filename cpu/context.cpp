@@ -14,11 +14,23 @@
 #include <utility>
 #include <vector>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "core/error.h"
 #include "cpu/host_allocator.h"
 
 namespace gradus {
 namespace {
+
+#ifdef __x86_64__
+// Clang 14's __builtin_cpu_supports() lacks this name; AVX2 tells that the system saves registers.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 bool has_isa(Isa isa) {
 #ifdef __x86_64__
@@ -26,8 +38,7 @@ bool has_isa(Isa isa) {
     case Isa::baseline:
       return true;
     case Isa::avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case Isa::avx512:
       return has_isa(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&

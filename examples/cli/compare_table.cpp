@@ -141,8 +141,11 @@ std::vector<Column> columns_of(const CompareReport& report) {
   std::string group = devices > 1 ? "largest error in ulp (cpu / cuda)" : "largest error in ulp";
   for (const auto& [title, part] :
        {std::pair("y", Part::forward), {"dx", Part::dx}, {"others", Part::others}}) {
-    columns.push_back({title, [=](const Line& line) { return errors(line, part, devices); }, false,
-                       std::exchange(group, "")});
+    // Named, since clang 14 captures no name of a structured binding.
+    const auto cell = [part = part, devices](const Line& line) {
+      return errors(line, part, devices);
+    };
+    columns.push_back({title, cell, false, std::exchange(group, "")});
   }
   columns.push_back(
       {"allowed", [](const Line& line) { return fmt::format("{:.0f}%", 100 * worst_share(line)); },

@@ -103,13 +103,13 @@ BatchNormGradients batch_norm_train_backward(const Array& x, const Array& gamma,
   BatchNormGradients out{zeros(x.shape), zeros({channels.c}), zeros({channels.c})};
   const Real m = channels.count();
   for (int64_t c = 0; c < channels.c; ++c) {
-    const auto [mean, var] = moments(x, channels, c);
-    const Real std = std::sqrt(var + Real(eps));
+    const Moments batch = moments(x, channels, c);
+    const Real std = std::sqrt(batch.var + Real(eps));
 
     // y = gamma * xhat + beta, xhat = (x - mean) / std
     Real dgamma = 0, dbeta = 0, dvar = 0, dmean = 0, sum_of_centred = 0;
     channels.each(c, [&](int64_t i) {
-      const Real centred = x[i] - mean;
+      const Real centred = x[i] - batch.mean;
       const Real dxhat = dy[i] * gamma_at(gamma, c);
       dgamma += dy[i] * centred / std;
       dbeta += dy[i];
@@ -122,7 +122,7 @@ BatchNormGradients batch_norm_train_backward(const Array& x, const Array& gamma,
 
     channels.each(c, [&](int64_t i) {
       const Real through_xhat = dy[i] * gamma_at(gamma, c) / std;
-      const Real through_var = dvar * 2 * (x[i] - mean) / m;
+      const Real through_var = dvar * 2 * (x[i] - batch.mean) / m;
       const Real through_mean = dmean / m;
       out.dx[i] = static_cast<double>(through_xhat + through_var + through_mean);
     });
