@@ -209,6 +209,10 @@ def main():
     parser.add_argument("--dram")
     parser.add_argument("--conv", action="append", default=[])
     args = parser.parse_args()
+    if args.dram and not args.layers:
+        parser.error("--dram needs --layers")
+    if not args.layers and not args.conv:
+        parser.error("expected --layers or --conv")
     missed = []
     if args.layers:
         counted = read(args.dram)["rows"] if args.dram else []
