@@ -99,7 +99,7 @@ endif()
 
 if(NOT GRADUS_HAS_CUDA)
   if(GRADUS_CUDA AND NOT GRADUS_CUDA STREQUAL AUTO)
-    message(FATAL_ERROR "gradus: GRADUS_CUDA=ON, but ${reason}")
+    message(FATAL_ERROR "gradus: GRADUS_CUDA=${GRADUS_CUDA}, but ${reason}")
   endif()
   message(STATUS "gradus: CUDA is off: ${reason}")
 endif()
