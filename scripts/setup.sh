@@ -1,7 +1,7 @@
 # Sourced by scripts/train, scripts/test and .ci/run: installs what is missing and builds.
 # shellcheck shell=bash
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH="" cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc 2>/dev/null || echo 2)
 
 # What a build needs: the package's name in Debian 12 and Ubuntu 24.04, and the command or file by
