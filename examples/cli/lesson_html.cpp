@@ -228,6 +228,13 @@ const char* contract_of(const Setting& setting) {
   return setting.is_norm() ? "core/ops/normalization.h" : "core/ops/softmax.h";
 }
 
+// `script` draws it.
+std::string page_of_maps(std::string_view title, const json& data, std::string_view script) {
+  return make_page(title, data,
+                   {"page.js", "heatmap.js", "controls.js", "lesson_text.js", "inspector.js",
+                    "selection.js", script});
+}
+
 }  // namespace
 
 Shape lesson_shape(const Setting& setting) {
@@ -273,10 +280,8 @@ json lesson_data(const Setting& setting, const Inputs& given, uint64_t seed) {
 void write_lesson_html(const std::string& file, const Setting& setting, const Inputs& inputs,
                        uint64_t seed) {
   const std::string name(explain::to_string(setting.layer));
-  write_page(file,
-             make_page(name + ": its gradient, term by term", lesson_data(setting, inputs, seed),
-                       {"page.js", "heatmap.js", "controls.js", "lesson_text.js", "inspector.js",
-                        "lesson.js"}));
+  write_page(file, page_of_maps(name + ": its gradient, term by term",
+                                lesson_data(setting, inputs, seed), "lesson.js"));
 }
 
 json norms_data(uint64_t seed) {
@@ -319,9 +324,7 @@ json norms_data(uint64_t seed) {
 }
 
 void write_norms_html(const std::string& file, uint64_t seed) {
-  write_page(file, make_page("The norms side by side", norms_data(seed),
-                             {"page.js", "heatmap.js", "controls.js", "lesson_text.js",
-                              "inspector.js", "norms.js"}));
+  write_page(file, page_of_maps("The norms side by side", norms_data(seed), "norms.js"));
 }
 
 }  // namespace gradus::cli

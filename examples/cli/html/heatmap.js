@@ -45,13 +45,14 @@ class Grid {
 
 const maps = [];  // all on the page
 
-// options: key, label, grid, values | hues, scale (largest magnitude; own by default), width (in
-// units; the grid's by default), plain (no numbers in the cells), onselect(key, i, how): by hover,
-// click or keys.
+// options: op, key, label, grid, values | hues, scale (largest magnitude; own by default), width (in
+// units; the grid's by default), plain (no numbers in the cells), onselect(i, how): by hover, click or
+// keys (by default element i of `op` is selected).
 class HeatMap {
   constructor(options) {
     Object.assign(this, options);
     this.scale ??= largest(this.values || []);
+    this.onselect ??= (i, how) => select(this.op, this.key, i, how);
     const width = this.width || this.grid.width;
     this.svg = h('div');  // parsed as markup, which needs no namespace
     this.svg.innerHTML = `<svg class="map${this.plain ? ' plain' : ''}" viewBox="0 0 ${width} ${this.grid.height + 3}" style="max-width:${1.6 * width}px" role="application"
@@ -102,18 +103,18 @@ class HeatMap {
       return group ? Number(group.dataset.i) : -1;
     };
     this.svg.addEventListener('pointerover', (event) => {
-      if (of(event) >= 0 && event.pointerType !== 'touch') this.onselect(this.key, of(event), 'hover');
+      if (of(event) >= 0 && event.pointerType !== 'touch') this.onselect(of(event), 'hover');
     });
     this.svg.addEventListener('click', (event) => {
-      if (of(event) >= 0) this.onselect(this.key, of(event), 'click');
+      if (of(event) >= 0) this.onselect(of(event), 'click');
     });
     this.svg.addEventListener('focus', () => {
-      if (this.svg.matches(':focus-visible')) this.onselect(this.key, this.marked ?? 0, 'keys');
+      if (this.svg.matches(':focus-visible')) this.onselect(this.marked ?? 0, 'keys');
     });
     this.svg.addEventListener('keydown', (event) => {
       if (!event.key.startsWith('Arrow')) return;
       event.preventDefault();
-      this.onselect(this.key, this.grid.step(this.marked ?? 0, event.key), 'keys');
+      this.onselect(this.grid.step(this.marked ?? 0, event.key), 'keys');
     });
   }
   // Marks cell i (or none), and dims what is not in `members`, a function of the index.

@@ -3,29 +3,25 @@
 'use strict';
 
 const lesson = kLessons[data.op], isLrn = data.op === 'local_response_norm', isSoftmax = data.op === 'softmax2d';
-const state = {...data.start, ...statedIn(data.controls)};
-let selected = null;  // {key, i, how}
 let variant = null;
 
 // Whether more samples, or rows, can be had.
 const grows = data.controls.some((c) => c.key === 'batch' && c.values.length > 1);
-const find = () => data.variants.find((v) => data.controls.every((c) => v[c.key] === state[c.key]));
-const changed = () => address.write({...state, cell: selected?.how === 'pin' ? selected.i : null,
-                                     of: selected?.how === 'pin' ? selected.key : null, theme: chosenTheme});
+const variantOf = () => data.variants.find((v) => data.controls.every((c) => v[c.key] === state[c.key]));
 
 // ---- maps ---------------------------------------------------------------------------------------
 
 const fullGrid = () => Grid.of(data.shape, lesson.rows);
 
 function mapOf(key, options = {}) {
-  return new HeatMap({key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width,
-    values: variant.t[key], onselect: select, ...options});
+  return new HeatMap({op: data.op, key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width,
+    values: variant.t[key], ...options});
 }
 
 function paramMap(key, options = {}) {
   const values = variant[key];
   const grid = lesson.rows ? new Grid(1, 1, values.length, {}) : new Grid(1, values.length, 1, {row: 'c'});
-  return new HeatMap({key, label: key, grid, values, onselect: (k, i, how) => select(k, variant.param.indexOf(i), how),
+  return new HeatMap({key, label: key, grid, values, onselect: (i, how) => select(data.op, key, variant.param.indexOf(i), how),
     width: lesson.rows ? fullGrid().width : undefined, ...options});
 }
 
@@ -115,7 +111,7 @@ function drawHalf() {
   const half = variant.half;
   if (!half) return;
   const scale = largest(half.right);
-  const map = (key, values, options) => new HeatMap({key, label: key, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values, onselect: select, ...options});
+  const map = (key, values, options) => mapOf(key, {values, ...options});
   section('In half precision', h('p', {}, half.text), h('div', {class: 'maps two'},
     figure(map('x', half.x), m('<b><i>x</i></b>'), 'as f16 holds it'),
     figure(map('x', half.squares), h('b', {}, isSoftmax ? 'exponentials' : 'squares'), 'taken in f16'),
@@ -132,15 +128,13 @@ function drawSlips() {
       : [sentence(slip.text), 'No error here: ' + (kHarmless[slip.name] || 'these numbers do not show it.')];
   section('What goes wrong', h('p', {}, 'The usual slips, made on purpose: each map shows the wrong dx minus the right one, on the scale of dx.'),
     h('div', {class: 'maps two'}, slips.map((slip) => figure(
-      new HeatMap({key: 'dx', label: slip.title, grid: Grid.of(variant.shape, lesson.rows), width: fullGrid().width, values: slip.error, scale, onselect: select}),
+      mapOf('dx', {label: slip.title, values: slip.error, scale}),
       h('b', {}, slip.title), null, says(slip).join('. ')))));
 }
 
 function draw() {
-  variant = find();
-  maps.length = 0;
+  variant = variantOf();
   main.replaceChildren();
-  document.documentElement.dataset.state = data.controls.map((c) => `${c.key}=${state[c.key]}`).join('&');
   drawSets();
   drawForward();
   drawBackward();
@@ -148,33 +142,9 @@ function draw() {
   drawChecks();
   drawSlips();
   drawHalf();
-  data.controls.forEach((control) => control.update());
-  if (selected && selected.i < variant.t.x.length) show();
-  else unselect();
-  changed();
 }
 
 // ---- the selection ------------------------------------------------------------------------------
-
-function select(key, i, how) {
-  if (how === 'hover' && selected?.how === 'pin') return;
-  const again = selected?.how === 'pin' && selected.i === i && selected.key === key;
-  if (how === 'click' && again) return unselect();
-  selected = {key, i, how: how === 'hover' ? how : 'pin'};
-  show();
-  changed();
-}
-
-function unselect() {
-  selected = null;
-  maps.forEach((map) => map.show(null, null));
-  document.querySelectorAll('tr.on').forEach((row) => row.classList.remove('on'));
-  panel.classList.remove('open');
-  panel.replaceChildren(h('h2', {}, 'Where does a number come from?'), h('p', {class: 'small'},
-    'Point at a value in any map, or tab to a map and move with the arrow keys: here its formula appears with the numbers put in, and all that it depends on is marked. A click keeps it; Escape lets go.'),
-    h('div', {class: 'legend'}, h('span', {}, 'negative', h('span', {class: 'scale'}), 'positive')));
-  changed();
-}
 
 function show() {
   const {key, i} = selected, p = variant.param?.[i];
@@ -197,16 +167,10 @@ function show() {
 // ---- start --------------------------------------------------------------------------------------
 
 const main = h('main', {});
-const panel = h('aside', {class: 'inspector', 'aria-live': 'polite', 'aria-label': 'Where a number comes from'});
-pageTop(`gradus ${data.version} · how gradients of normalization work`, lesson.title, h('p', {}, lesson.lead), changed);
-document.body.append(controlBar(data.controls, state, draw), h('div', {class: 'columns wrap'}, main, panel));
+pageTop(`gradus ${data.version} · how gradients of normalization work`, lesson.title, h('p', {}, lesson.lead), keepInAddress);
+document.body.append(controlBar(data.controls, state, redraw), h('div', {class: 'columns wrap'}, main, panel));
 pageEnd(data.source);
-addEventListener('keydown', (event) => { if (event.key === 'Escape') unselect(); });
-function followAddress() {
-  Object.assign(state, statedIn(data.controls));
-  const asked = address.read();
-  selected = asked.cell == null ? null : {key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'};
-  draw();
-}
-addEventListener('hashchange', followAddress);
+hint.push(h('h2', {}, 'Where does a number come from?'), h('p', {class: 'small'},
+    'Point at a value in any map, or tab to a map and move with the arrow keys: here its formula appears with the numbers put in, and all that it depends on is marked. A click keeps it; Escape lets go.'),
+  h('div', {class: 'legend'}, h('span', {}, 'negative', h('span', {class: 'scale'}), 'positive')));
 followAddress();

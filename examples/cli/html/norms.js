@@ -2,8 +2,6 @@
 // layers: [{op, keys: [controls it depends on], variants}].
 'use strict';
 
-const state = {...data.start, ...statedIn(data.controls)};
-let selected = null;  // {op, key, i, how}
 const kColumns = ['sets', 'xhat', 'direct', 'mean', 'projection', 'dx'];
 const kRole = {neighbours: 'projection', shift: 'projection'};  // what stands where in the picture
 
@@ -12,16 +10,10 @@ for (const op of ['layer_norm', 'rms_norm']) kLessons[op].rows = false;
 
 const layers = Object.fromEntries(data.layers.map((layer) => [layer.op, layer]));
 const variantOf = (op) => layers[op].variants.find((v) => layers[op].keys.every((key) => v[key] === state[key]));
-const changed = () => address.write({...state, theme: chosenTheme, layer: selected?.how === 'pin' ? selected.op : null,
-  cell: selected?.how === 'pin' ? selected.i : null, of: selected?.how === 'pin' ? selected.key : null});
 
 function mapOf(op, variant, key, options) {
-  const map = new HeatMap({key, label: `${kLessons[op].title}, ${key}`, grid: Grid.of(data.shape.with(0, variant.shape[0]), false),
-    width: Grid.of(data.shape, false).width, values: variant.t[key], plain: true,
-    onselect: (k, i, how) => select(op, k, i, how), ...options});
-  map.op = op;
-  map.variant = variant;
-  return map;
+  return new HeatMap({op, key, variant, label: `${kLessons[op].title}, ${key}`, grid: Grid.of(data.shape.with(0, variant.shape[0]), false),
+    width: Grid.of(data.shape, false).width, values: variant.t[key], plain: true, ...options});
 }
 
 function headOf(op, variant) {
@@ -64,14 +56,8 @@ function captionOf(op, key, column) {
 }
 
 function draw() {
-  maps.length = 0;
-  document.documentElement.dataset.state = data.controls.map((c) => `${c.key}=${state[c.key]}`).join('&');
   inputs.replaceChildren(...drawInputs());
   rows.replaceChildren(...data.layers.map((layer) => rowOf(layer.op)));
-  data.controls.forEach((control) => control.update());
-  if (selected && selected.i < variantOf(selected.op).t.x.length) show();
-  else unselect();
-  changed();
 }
 
 function drawInputs() {
@@ -80,22 +66,6 @@ function drawInputs() {
     width: Grid.of(data.shape, false).width, plain: true, onselect() {}});
   return [figure(mapOf('batch_norm', variant, 'x', {}), m('<b><i>x</i></b>')), figure(mapOf('batch_norm', variant, 'dy', {}), m('<b><i>dy</i></b>')),
     figure(strip, m('<b><i>γ</i></b>'))];
-}
-
-function select(op, key, i, how) {
-  if (how === 'hover' && selected?.how === 'pin') return;
-  const again = selected?.how === 'pin' && selected.i === i && selected.key === key && selected.op === op;
-  if (how === 'click' && again) return unselect();
-  selected = {op, key, i, how: how === 'hover' ? how : 'pin'};
-  show();
-  changed();
-}
-
-function unselect() {
-  selected = null;
-  maps.forEach((map) => map.show(null, null));
-  panel.classList.remove('open');
-  changed();
 }
 
 function membersOf(op, variant, i) {
@@ -115,21 +85,12 @@ function show() {
 }
 
 const rows = h('div', {class: 'norm-rows'}), inputs = h('div', {class: 'maps inputs'});
-const panel = h('aside', {class: 'inspector', 'aria-live': 'polite', 'aria-label': 'Where a number comes from'});
 pageTop(`gradus ${data.version} · how gradients of normalization work`, 'The norms side by side', h('div', {},
   h('p', {}, 'One formula, ', m('<i>dx</i> = <span class="c-direct">rstd·<i>d</i></span> <span class="c-mean">− rstd·<i>m</i>₁</span> <span class="c-projection">− rstd·<i>x̂</i>·<i>m</i>₂</span>'),
-    ', over different sets of elements. All rows get the same x and dy, and the five norms the same γ: between these what differs is only who shares statistics with whom. The last two look like it.')), changed);
-document.body.append(controlBar(data.controls, state, draw),
+    ', over different sets of elements. All rows get the same x and dy, and the five norms the same γ: between these what differs is only who shares statistics with whom. The last two look like it.')), keepInAddress);
+document.body.append(controlBar(data.controls, state, redraw),
   h('div', {class: 'columns wrap poster'}, h('main', {}, h('section', {}, h('h2', {}, 'What goes in'), h('p', {class: 'soft'},
       'Point at a value, or tab to a map and use the arrow keys: the same element is marked in every row, each time with the elements that share its statistics there, and its formulas open below. A click keeps it; Escape lets go.'), inputs,
     h('div', {class: 'legend'}, h('span', {}, 'negative', h('span', {class: 'scale'}), 'positive'), h('span', {}, 'the terms of a row and their sum have one scale'))), rows), panel));
 pageEnd(data.source);
-addEventListener('keydown', (event) => { if (event.key === 'Escape') unselect(); });
-function followAddress() {
-  Object.assign(state, statedIn(data.controls));
-  const asked = address.read(), known = asked.cell != null && layers[asked.layer];
-  selected = known ? {op: asked.layer, key: asked.of || 'dx', i: Number(asked.cell), how: 'pin'} : null;
-  draw();
-}
-addEventListener('hashchange', followAddress);
 followAddress();
