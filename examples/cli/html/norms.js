@@ -8,8 +8,8 @@ const kRole = {neighbours: 'projection', shift: 'projection'};  // what stands w
 // Their rows are whole samples here.
 for (const op of ['layer_norm', 'rms_norm']) kLessons[op].rows = false;
 
-const layers = Object.fromEntries(data.layers.map((layer) => [layer.op, layer]));
-const variantOf = (op) => layers[op].variants.find((v) => layers[op].keys.every((key) => v[key] === state[key]));
+const layers = new Map(data.layers.map((layer) => [layer.op, layer]));
+const variantOf = (op) => layers.get(op)?.variants.find((v) => layers.get(op).keys.every((key) => v[key] === state[key]));
 
 function mapOf(op, variant, key, options) {
   return new HeatMap({op, key, variant, label: `${kLessons[op].title}, ${key}`, grid: Grid.of(data.shape.with(0, variant.shape[0]), false),

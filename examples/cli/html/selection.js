@@ -1,6 +1,6 @@
 // What a page of heat maps shows: the positions of its controls and the element that is chosen. Both
 // follow the address, and are kept in it. The page itself has
-//   variantOf(op)  the numbers of a layer at these positions
+//   variantOf(op)  the numbers of a layer at these positions; undefined where there is no such layer
 //   draw()         its maps, drawn anew
 //   show()         the chosen element marked, and its formulas in the panel
 'use strict';
@@ -38,15 +38,15 @@ function redraw() {
   document.documentElement.dataset.state = data.controls.map((c) => `${c.key}=${state[c.key]}`).join('&');
   draw();
   data.controls.forEach((control) => control.update());
-  if (selected && selected.i < variantOf(selected.op).t.x.length) show();
-  else unselect();
+  if (selected && variantOf(selected.op)?.t.x[selected.i] !== undefined) show();
+  else unselect();  // the address may name what is not there
   keepInAddress();
 }
 
 function followAddress() {
   Object.assign(state, statedIn(data.controls));
-  const {layer, cell, of = 'dx'} = address.read(), op = data.op || layer;
-  selected = cell && kLessons[op] ? {op, key: of, i: Number(cell), how: 'pin'} : null;
+  const {layer, cell, of = 'dx'} = address.read();
+  selected = cell ? {op: data.op || layer, key: of, i: Number(cell), how: 'pin'} : null;
   redraw();
 }
 

@@ -1,0 +1,39 @@
+// What a page of maps shows and its address: each follows the other.
+#include "examples/cli/lesson_html.h"
+#include "tests/support/browser.h"
+
+namespace gradus {
+namespace {
+
+using namespace test;
+
+std::string lesson_page() {
+  const TempDir dir;
+  cli::write_lesson_html(dir.path("lesson.html"), {.layer = explain::Layer::layer_norm}, {}, 1);
+  return read_text(dir.path("lesson.html"));
+}
+
+std::string norms_page() {
+  const TempDir dir;
+  cli::write_norms_html(dir.path("norms.html"), 1);
+  return read_text(dir.path("norms.html"));
+}
+
+TEST(LessonAddress, MayNameWhatIsNotThereSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const auto expect_nothing_chosen = [](const std::string& html, const std::string& address) {
+    const LoadedPage page = Browser().load(html, address);
+    expect_loaded(page);
+    EXPECT_EQ(page.dom.find("class=\"mark\""), std::string::npos) << address;
+  };
+  const std::string lesson = lesson_page(), norms = norms_page();
+  EXPECT_NE(Browser().load(lesson, "cell=1").dom.find("class=\"mark\""), std::string::npos);
+  for (const char* cell : {"cell=-1", "cell=1.5", "cell=32", "cell=one"})
+    expect_nothing_chosen(lesson, cell);
+  for (const char* cell :
+       {"layer=rms_norm&cell=-1", "layer=norm&cell=1", "layer=constructor&cell=1"})
+    expect_nothing_chosen(norms, cell);
+}
+
+}  // namespace
+}  // namespace gradus
