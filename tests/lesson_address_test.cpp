@@ -35,5 +35,15 @@ TEST(LessonAddress, MayNameWhatIsNotThereSlow) {
     expect_nothing_chosen(norms, cell);
 }
 
+TEST(LessonAddress, AnotherOneInTheOpenPageMayChangeTheThemeSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page =
+      Browser().load(lesson_page(), "theme=light", "location.hash = 'batch=2&theme=dark';");
+  expect_loaded(page);
+  EXPECT_NE(page.dom.find("data-theme=\"dark\""), std::string::npos);
+  EXPECT_NE(page.dom.find("data-state=\"batch=2\""), std::string::npos);
+  EXPECT_NE(page.dom.find(">☀ light</button>"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gradus

@@ -63,34 +63,32 @@ const address = {
   },
 };
 
-// ---- theme: the system's, until the reader chooses ----------------------------------------------
+// ---- theme: the system's, until the reader or the address chooses -------------------------------
 
 const systemDark = matchMedia('(prefers-color-scheme: dark)');
-let chosenTheme = address.read().theme || null;
+const themeButton = h('button', {type: 'button'});
+let chosenTheme = null;
+const isDark = () => (chosenTheme || (systemDark.matches ? 'dark' : 'light')) === 'dark';
 function applyTheme() {
-  document.documentElement.dataset.theme = chosenTheme || (systemDark.matches ? 'dark' : 'light');
+  document.documentElement.dataset.theme = isDark() ? 'dark' : 'light';
+  themeButton.textContent = isDark() ? '☀ light' : '☾ dark';
+}
+function followTheme() {
+  chosenTheme = address.read().theme || chosenTheme;
+  applyTheme();
 }
 systemDark.addEventListener('change', applyTheme);
-applyTheme();
-
-function themeButton(changed) {
-  const button = h('button', {type: 'button', onclick() {
-    chosenTheme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-    applyTheme();
-    name();
-    changed();
-  }});
-  const name = () => {
-    button.textContent = document.documentElement.dataset.theme === 'dark' ? '☀ light' : '☾ dark';
-  };
-  name();
-  systemDark.addEventListener('change', name);
-  return button;
-}
+addEventListener('hashchange', followTheme);
+followTheme();
 
 function pageTop(kicker, title, lead, changed) {
+  themeButton.addEventListener('click', () => {
+    chosenTheme = isDark() ? 'light' : 'dark';
+    applyTheme();
+    changed();
+  });
   document.body.append(h('header', {class: 'top'},
-    h('div', {class: 'kicker'}, h('span', {}, kicker), themeButton(changed)),
+    h('div', {class: 'kicker'}, h('span', {}, kicker), themeButton),
     h('h1', {}, title), lead));
 }
 
