@@ -45,5 +45,22 @@ TEST(LessonAddress, AnotherOneInTheOpenPageMayChangeTheThemeSlow) {
   EXPECT_NE(page.dom.find(">☀ light</button>"), std::string::npos);
 }
 
+// A hundred calls of replaceState in half a minute are an error in some browsers.
+TEST(LessonAddress, IsLeftAloneByHoveringSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser().load(lesson_page(), "", R"(
+      const root = document.documentElement.dataset, cells = [...document.querySelectorAll('g.cells')];
+      const replace = history.replaceState.bind(history);
+      let writes = 0;
+      history.replaceState = (...all) => { ++writes; replace(...all); };
+      for (const cell of cells) cell.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+      root.hovering = `${cells.length > 100} ${writes}`;
+      cells[9].dispatchEvent(new MouseEvent('click', {bubbles: true}));
+      root.clicking = `${writes} ${location.hash.includes('cell=9')}`;)");
+  expect_loaded(page);
+  EXPECT_EQ(between(page.dom, "data-hovering=\"", "\""), "true 0");
+  EXPECT_EQ(between(page.dom, "data-clicking=\"", "\""), "1 true");
+}
+
 }  // namespace
 }  // namespace gradus

@@ -59,7 +59,8 @@ const address = {
   read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
   write(state) {
     const parts = Object.entries(state).filter(([, value]) => value != null && value !== '');
-    history.replaceState(null, '', '#' + new URLSearchParams(parts));
+    const hash = '#' + new URLSearchParams(parts);
+    if (hash !== location.hash) history.replaceState(null, '', hash);  // browsers refuse too many calls
   },
 };
 
