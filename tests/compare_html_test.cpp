@@ -174,6 +174,17 @@ TEST(ComparePage, BarsAreAsLongAsTheTimesOfBothDevicesSlow) {
   }
 }
 
+TEST(ComparePage, TimesThatRoundUpToTheNextUnitHaveThatUnitSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  json report = at_the_roofs();
+  report["rows"][0]["times"][0]["seconds"] = 999.4e-6;
+  report["rows"][0]["times"][1]["seconds"] = 999.6e-6;
+  const LoadedPage page = Browser().load(cli::compare_page(report));
+  expect_loaded(page);
+  EXPECT_NE(page.dom.find(">999 µs<"), std::string::npos);
+  EXPECT_NE(page.dom.find(">1.00 ms<"), std::string::npos);
+}
+
 TEST(ComparePage, DotsLieOnTheRoofsOfTheirDevicesSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const std::string places = R"(

@@ -18,7 +18,8 @@ const histogramOf = (row, device) => errorsOf(row, device).reduce((sum, e) => e.
 function duration(seconds) {
   if (seconds == null) return '–';
   for (const [unit, size] of [['s', 1], ['ms', 1e-3], ['µs', 1e-6], ['ns', 1e-9]]) {
-    if (seconds >= size || unit === 'ns') return `${(seconds / size).toPrecision(3)} ${unit}`;
+    const text = (seconds / size).toPrecision(3);
+    if (Number(text) >= 1 || unit === 'ns') return `${text} ${unit}`;
   }
 }
 const percent = (share) => share == null ? '–' : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
