@@ -160,6 +160,17 @@ TEST(ComparePage, SortsByClickAndByKeyboardSlow) {
       std::string::npos);
 }
 
+TEST(ComparePage, FollowsItsAddressSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const std::string html = cli::compare_page(of_layers(true));
+  const LoadedPage page =
+      Browser().load(html, "row=0", "location.hash = 'sort=ulp-cpu&down=true&row=1';");
+  expect_loaded(page);
+  EXPECT_EQ(order_of(page), "2,3,0,1");
+  EXPECT_NE(page.dom.find("<tr data-row=\"1\" tabindex=\"0\" class=\" on\""), std::string::npos);
+  EXPECT_EQ(order_of(Browser().load(html, "dtype=f31")), "2,0,1,3") << "no row has this dtype";
+}
+
 // Bars on a scale of logarithms from 100 ns to 10 ms.
 TEST(ComparePage, BarsAreAsLongAsTheTimesOfBothDevicesSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();

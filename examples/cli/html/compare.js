@@ -99,8 +99,7 @@ const counted = (rows) => rows === 1 ? '1 row' : `${rows} rows`;
 
 // ---- the table ----------------------------------------------------------------------------------
 
-const view = {sort: 'ok', down: false, find: '', dtype: '', ...address.read()};
-view.down = view.down === 'true' || view.down === true;
+const view = {};  // sort, down, find, dtype
 let openRow = null;
 
 function sorted() {
@@ -146,12 +145,12 @@ function drawTable() {
 
 // ---- the details of one row ---------------------------------------------------------------------
 
-function open(index, scroll = true) {
+function open(index) {
   openRow = openRow === index ? null : index;
   table.querySelectorAll('tr[data-row]').forEach((tr) => tr.classList.toggle('on', Number(tr.dataset.row) === openRow));
   drawDetails();
   keepInAddress();
-  if (openRow != null && scroll) details.scrollIntoView({block: 'nearest'});
+  if (openRow != null) details.scrollIntoView({block: 'nearest'});
 }
 
 function drawDetails() {
@@ -205,9 +204,9 @@ pageTop(`gradus ${data.version} · compare: ${subject}, seed ${data.seed}`, devi
   keepInAddress);
 
 const dtypes = [...new Set(data.rows.map((row) => row.dtype))];
-const filter = h('input', {type: 'search', placeholder: 'find a layer', 'aria-label': 'find a layer', value: view.find, oninput() { view.find = filter.value; drawTable(); }});
+const filter = h('input', {type: 'search', placeholder: 'find a layer', 'aria-label': 'find a layer', oninput() { view.find = filter.value; drawTable(); }});
 const dtypeChoice = h('select', {'aria-label': 'dtype', onchange() { view.dtype = dtypeChoice.value; drawTable(); }},
-  h('option', {value: ''}, 'all dtypes'), dtypes.map((name) => h('option', {value: name, selected: name === view.dtype}, name)));
+  h('option', {value: ''}, 'all dtypes'), dtypes.map((name) => h('option', {value: name}, name)));
 const main = h('main', {},
   trainSection(),
   h('section', {}, h('h2', {}, data.what === 'train' ? 'The layers at the last step' : hasTimes ? 'Errors and times' : 'Errors'),
@@ -219,6 +218,14 @@ const speeds = (device) => device.copy_gb_per_s > 0 ? `; a large copy moves ${nu
   Object.entries(device.tflop_per_s).map(([dtype, speed]) => `, ${dtype} products ${number(speed, 3)} TFLOP/s`).join('')}` : '';
 pageEnd(...data.devices.map((device) => device.text + speeds(device)),
   ...(hasTimes ? ['Times are medians; the share of the roof is the least time that bytes and operations allow, divided by the time measured.'] : []));
-drawDetails();
-drawTable();
-if (view.row != null && data.rows[Number(view.row)]) open(Number(view.row), false);
+function followAddress() {
+  const {sort = 'ok', down, find = '', dtype, row} = address.read();
+  Object.assign(view, {sort, down: down === 'true', find, dtype: dtypes.includes(dtype) ? dtype : ''});
+  filter.value = view.find;
+  dtypeChoice.value = view.dtype;
+  openRow = data.rows[Number(row)] ? Number(row) : null;
+  drawDetails();
+  drawTable();
+}
+addEventListener('hashchange', followAddress);
+followAddress();
