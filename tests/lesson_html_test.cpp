@@ -349,8 +349,8 @@ TEST(LessonInABrowser, ArrowKeysMoveAndEscapeLetsGoSlow) {
   const json t = cli::lesson_data(setting, {}, 1)["variants"].back()["t"];
   const char* keys = R"(
       const map = document.querySelector('svg[data-key="xhat"]');
-      const press = (key) => map.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
-      press('ArrowRight'); press('ArrowDown'); )";
+      const press = (key, also) => map.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, ...also}));
+      press('ArrowRight'); press('ArrowDown'); press('ArrowLeft', {altKey: true}); )";
   const LoadedPage moved = Browser().load(lesson_page(setting), "", keys);
   EXPECT_EQ(marked_result(moved), shown(t["xhat"][9].get<double>()));
   const LoadedPage gone =

@@ -112,7 +112,7 @@ class HeatMap {
       if (this.svg.matches(':focus-visible')) this.onselect(this.marked ?? 0, 'keys');
     });
     this.svg.addEventListener('keydown', (event) => {
-      if (!event.key.startsWith('Arrow')) return;
+      if (!event.key.startsWith('Arrow') || event.altKey || event.ctrlKey || event.metaKey) return;  // the browser's
       event.preventDefault();
       this.onselect(this.grid.step(this.marked ?? 0, event.key), 'keys');
     });
