@@ -363,6 +363,14 @@ TEST(LessonInABrowser, ArrowKeysMoveAndEscapeLetsGoSlow) {
   EXPECT_EQ(marked_result(at_the_edge), shown(t["xhat"][25].get<double>()));
 }
 
+TEST(NormsInABrowser, ArrowKeysMoveOverGammaSlow) {
+  GRADUS_SKIP_WITHOUT_BROWSER();
+  const LoadedPage page = Browser().load(norms_page(), "", R"(
+      for (let k = 0; k < 2; ++k) document.querySelector('svg[data-key="gamma"]')
+          .dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true}));)");
+  EXPECT_NE(page.dom.find("<i>x</i>[0, 2, 0, 0]"), std::string::npos);
+}
+
 TEST(NormsInABrowser, SlidersReachEveryRowSlow) {
   GRADUS_SKIP_WITHOUT_BROWSER();
   const std::string html = norms_page();

@@ -63,7 +63,8 @@ function draw() {
 function drawInputs() {
   const variant = variantOf('batch_norm'), gamma = variant.gamma;
   const strip = new HeatMap({key: 'gamma', label: 'gamma', grid: new Grid(1, gamma.length, 1, {block: ' ', row: 'c'}), values: gamma,
-    width: Grid.of(data.shape, false).width, plain: true, onselect() {}});
+    width: Grid.of(data.shape, false).width, plain: true,
+    onselect: (i, how) => select('batch_norm', 'gamma', variant.param.indexOf(i), how)});
   return [figure(mapOf('batch_norm', variant, 'x', {}), m('<b><i>x</i></b>')), figure(mapOf('batch_norm', variant, 'dy', {}), m('<b><i>dy</i></b>')),
     figure(strip, m('<b><i>γ</i></b>'))];
 }
@@ -75,9 +76,10 @@ function membersOf(op, variant, i) {
 }
 
 function show() {
-  const {op, key, i} = selected;
+  const {op, key, i} = selected, channel = variantOf('batch_norm').param[i];
   for (const map of maps) {
     if (map.op) map.show(i, membersOf(map.op, map.variant, i));
+    else map.show(channel, (at) => at === channel);  // gamma
   }
   panel.classList.add('open');
   inspect(panel, op, variantOf(op), key, i, unselect);
