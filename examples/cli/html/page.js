@@ -29,7 +29,8 @@ function m(markup, kind = '') {
   return span;
 }
 
-// A number for reading: 4 significant digits, a true minus, powers of ten only where they help.
+// A number for reading: 4 significant digits (3 before a power of ten), a true minus, powers of ten
+// only where they help.
 function number(value, digits = 4) {
   if (value == null) return '–';
   if (!Number.isFinite(value)) return Number.isNaN(value) ? 'NaN' : value > 0 ? '∞' : '−∞';
