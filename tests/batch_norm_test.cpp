@@ -6,6 +6,7 @@
 
 #include "autograd/ops/arithmetic.h"
 #include "autograd/ops/sum.h"
+#include "nn/batch_norm.h"
 #include "tests/support/compare_gtest.h"
 #include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
@@ -39,11 +40,13 @@ class BatchNorm : public test::EachDevice {
 GRADUS_ON_EACH_DEVICE(BatchNorm);
 
 TEST_P(BatchNorm, EvaluationGradientDoesNotReadX) {
-  Tensor x = tensor({1, INFINITY, 3, 4}, {4, 1}).set_requires_grad(true);
   const BatchNormState state{tensor({0}, {1}), tensor({4}, {1}), {}};
-  batch_norm(x, {}, {}, state, {.training = false, .eps = 0})
-      .backward(tensor({2, 4, 6, 8}, {4, 1}));
-  expect_near(x.grad(), {1, 2, 3, 4}, 0);
+  for (const Shape& shape : {Shape{4, 1}, Shape{2, 1, 2}}) {
+    Tensor x = tensor({1, INFINITY, 3, 4}, shape).set_requires_grad(true);
+    batch_norm(x, {}, {}, state, {.training = false, .eps = 0})
+        .backward(tensor({2, 4, 6, 8}, shape));
+    expect_near(x.grad(), {1, 2, 3, 4}, 0);
+  }
 }
 
 TEST_P(BatchNorm, AnInfinityMakesItsRunningStatisticsNaN) {
@@ -243,6 +246,11 @@ TEST_P(BatchNorm, LongChannelsOf16BitsAgreeWithF32) {
     for (size_t i = 0; i < want[k].size(); ++i)
       ASSERT_NEAR(got[k][i], want[k][i], tolerances[k]) << "of result " << k << " at " << i;
   }
+}
+
+TEST(BatchNormLayer, WithoutStatisticsThereIsNothingToAverage) {
+  nn::BatchNorm1d layer(1, 0, std::nullopt, false, false);
+  expect_near(layer(Tensor::from_vector<float>({-1, 1}, {2, 1})), {-1, 1}, 0);
 }
 
 // Beyond 2^31 elements, +1 and -1 in turn along each channel; 10 GB of the device.
