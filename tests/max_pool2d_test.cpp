@@ -286,6 +286,18 @@ TEST_P(MaxPool2d, LargeWindow) {
   EXPECT_EQ(values(a.grad())[0], 0);
 }
 
+// A byte tells 256 elements apart, and not one more.
+TEST_P(MaxPool2d, TheLastOfAsManyElementsAsAByteTellsApartAndOfOneMore) {
+  for (const int64_t width : {256, 257}) {
+    Values x(static_cast<size_t>(width), 0.0);
+    x.back() = 5;
+    const Tensor a = tensor({1, 1, 1, width}, x);
+    max_pool2d(a, {{1, width}, {1, 1}}).backward();
+    x.back() = 1;
+    EXPECT_EQ(values(a.grad()), x) << width;
+  }
+}
+
 // Nearly all of a window lies in the padding: only its other taps are looked at.
 TEST_P(MaxPool2d, HugeWindow) {
   const Window window{{20001, 20001}, {1, 1}, {10000, 10000}};
