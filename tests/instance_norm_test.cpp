@@ -258,6 +258,8 @@ TEST(InstanceNormLayer, IsPyTorchs) {
   for (const auto& entry : full.state_dict()) names.push_back(entry.name);
   EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias", "running_mean", "running_var",
                                              "num_batches_tracked"}));
+  expect_near(full.running_mean, Values(3, 0.0), 0);
+  expect_near(full.running_var, Values(3, 1.0), 0);
   const Tensor x = Tensor::from_vector(draw_upstream({2, 3, 4, 4}, DType::f32, 1).data,
                                        {2, 3, 4, 4}, {.dtype = DType::f32});
   const Values want = group_norm(x, 3).to_vector<double>();
