@@ -4,6 +4,7 @@
 #include "autograd/grad_mode.h"
 #include "autograd/node.h"
 #include "autograd/ops/arithmetic.h"
+#include "autograd/ops/conv2d.h"
 #include "autograd/ops/matmul.h"
 #include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
@@ -88,6 +89,31 @@ TEST_P(TapeMemory, D081_ExpandedLeaves) {
   const Tensor b = leaf({1, 2}, {1, 2});
   matmul(b.expand({2, 2}), w).backward(identity);
   EXPECT_EQ(grad_of(b), (Values{3, 7}));
+}
+
+// The memory of an operand is let go with its last handle if no gradient needs it.
+TEST_P(TapeMemory, WhatNoGradientNeedsIsNotKept) {
+  const Tensor other = tensor({1, 2, 3, 4}, {2, 2});
+  const auto is_kept = [&](const auto& op, bool is_left) {
+    Tensor own = tensor({1, 2, 3, 4}, {2, 2}).set_requires_grad(true);
+    const std::weak_ptr<Storage> memory = own.storage();
+    const Tensor y = is_left ? op(own, other) : op(other, own);
+    own = Tensor();
+    return !memory.expired();
+  };
+  const auto image = [](const Tensor& x) { return x.unsqueeze(0).unsqueeze(0); };
+  const auto convolve = [&](const Tensor& x, const Tensor& w) {
+    return conv2d(image(x), image(w));
+  };
+  const auto times = [](const Tensor& a, const Tensor& b) { return linear(a, b); };
+  for (const bool is_left : {true, false}) {
+    EXPECT_FALSE(is_kept(mul, is_left)) << is_left;
+    EXPECT_FALSE(is_kept(matmul, is_left)) << is_left;
+    EXPECT_FALSE(is_kept(times, is_left)) << is_left;
+    EXPECT_FALSE(is_kept(convolve, is_left)) << is_left;
+  }
+  EXPECT_FALSE(is_kept(div, true));
+  EXPECT_TRUE(is_kept(div, false));
 }
 
 TEST_P(TapeMemory, D078_RefusedWritesLeaveNoTrace) {
