@@ -74,8 +74,8 @@ TEST_P(MuonTest, Golden) {
 
 // Wide, tall, square and filters; equal shapes share a batch; every dtype.
 TEST_P(MuonTest, ManyMatricesOfEveryDtype) {
-  const std::vector<Shape> shapes{{3, 4}, {8, 2}, {5, 5},       {3, 4},       {1, 6},
-                                  {6, 1}, {1, 1}, {4, 2, 3, 3}, {2, 4, 1, 1}, {33, 40}};
+  const std::vector<Shape> shapes{{3, 4}, {8, 2},       {5, 5},       {3, 4},   {1, 6},   {6, 1},
+                                  {1, 1}, {4, 2, 3, 3}, {2, 4, 1, 1}, {33, 40}, {300, 56}};
   for (const MuonAdjust adjust : {MuonAdjust::original, MuonAdjust::match_rms_adamw}) {
     const MuonOptions options{.lr = 0.25, .weight_decay = 0.125, .momentum = 0.5, .adjust = adjust};
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
