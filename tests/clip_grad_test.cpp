@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "autograd/ops/sum.h"
 #include "core/launch.h"
 #include "core/trace.h"
 #include "cpu/context.h"
@@ -33,7 +32,7 @@ TEST_P(ClipGradTest, ManyTensorsOfEveryDtype) {
     double total = 0;
     for (int i = 0; i < 300; ++i) {
       const DType dtype = kDTypes[i % 4];
-      const int64_t count = i % 7 == 0 ? 1023 + i % 3 : i % 50;
+      const int64_t count = i == 7 ? 40'000 : i % 7 == 0 ? 1023 + i % 3 : i % 50;
       Tensor p = parameter(std::vector<double>(static_cast<size_t>(count), 1), dtype, GetParam());
       std::vector<double> values;
       for (int64_t j = 0; j < count; ++j) {
@@ -123,15 +122,17 @@ TEST_P(ClipGradTest, EachValueByItself) {
            none = parameter({}, dtype, GetParam());
     set_gradient(a, {-3, -0.5, 0, 0.25, 7});
     set_gradient(none, {});
+    const uint64_t version = a.grad().storage()->version();
     clip_grad_value_({a, none}, 0.5);
+    EXPECT_EQ(a.grad().storage()->version(), version + 1);
     EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{-0.5, -0.5, 0, 0.25, 0.5}));
   }
 }
 
-// A gradient that repeats one element, as sum() leaves it, becomes one of its own.
+// A gradient that repeats one element becomes one of its own.
 TEST_P(ClipGradTest, RepeatedGradients) {
   Tensor a = parameter({1, 2, 3, 4}, DType::f32, GetParam());
-  sum(a).backward();
+  a.set_grad(Tensor::ones({1}, {.device = GetParam()}).expand({4}));
   EXPECT_EQ(clip_grad_norm_({a}, 1).item<double>(), 2);
   for (const double value : a.grad().to_vector<double>()) EXPECT_NEAR(value, 0.5, 1e-6);
 }
