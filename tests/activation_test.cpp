@@ -59,6 +59,16 @@ TEST_P(Relu, ReadsAnyStridesBothWays) {
   EXPECT_EQ(x.grad().to_vector<double>(), (Values{0, 10, 100, 0, 10, 0}));
 }
 
+// An activation that keeps x keeps it as it is strided.
+TEST_P(Relu, OthersReadAnyStridesBothWays) {
+  Tensor x = tensor({-1, 2, 3, -4, 5, -6}).reshape({2, 3}).detach().set_requires_grad(true);
+  Tensor turned = x.detach().transpose(0, 1).contiguous().set_requires_grad(true);
+  const Tensor dy = tensor({1, 2, 3, 4, 5, 6}).reshape({3, 2});
+  silu(x.transpose(0, 1)).backward(dy);
+  silu(turned).backward(dy);
+  EXPECT_EQ(x.grad().transpose(0, 1).to_vector<double>(), turned.grad().to_vector<double>());
+}
+
 TEST_P(Relu, SavesNeitherInputNorOutput) {
   Tensor x = tensor({-1, 2}).set_requires_grad(true);
   const Tensor between = x * 1.0;
