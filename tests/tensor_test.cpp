@@ -138,6 +138,8 @@ TEST_P(TensorOn, InPlaceWrites) {
   EXPECT_EQ(x.to_vector<double>(), (Values{20, -1, -1, 23, -1, -1}));
   x.copy_(Tensor::from_vector<float>({1, 2, 3}, {3}));  // broadcasts, converts, crosses devices
   EXPECT_EQ(x.to_vector<double>(), (Values{1, 2, 3, 1, 2, 3}));
+  x.slice(1, 0, 3, 2).copy_(Tensor::full({}, 7, options()));
+  EXPECT_EQ(x.to_vector<double>(), (Values{7, 2, 7, 7, 2, 7}));
   x.zero_();
   EXPECT_EQ(x.to_vector<double>(), Values(6, 0.0));
   EXPECT_ERROR(x.add_(iota({2})), kInvalid, "add_: shapes [2,3] and [2]");
