@@ -88,6 +88,8 @@ TEST_P(LoaderTest, DropLastAndNoShuffle) {
   EXPECT_EQ(loader.next()->labels.to_vector<int64_t>(), (std::vector<int64_t>{4, 5, 6, 0}));
   EXPECT_FALSE(loader.next().has_value());
   EXPECT_EQ(loader.position(), (LoaderPosition{.epoch = 0, .samples = 8, .drawn = 8}));
+  loader.start_epoch(1);
+  EXPECT_EQ(loader.position(), (LoaderPosition{.epoch = 1, .samples = 0, .drawn = 8}));
 }
 
 // Every dtype and both formats hold the same values, three channels, crop and flip.
@@ -128,6 +130,15 @@ TEST_P(LoaderTest, CropAndFlip) {
       EXPECT_LT(flips, 32);
     }
   }
+}
+
+TEST_P(LoaderTest, EveryEpochIsCroppedAnew) {
+  DataLoader loader(
+      make_set(8),
+      {.batch_size = 8, .shuffle = false, .crop_padding = 2, .flip = true, .device = GetParam()});
+  const auto first = loader.next()->x.to_vector<double>();
+  loader.start_epoch(1);
+  EXPECT_NE(loader.next()->x.to_vector<double>(), first);
 }
 
 // What a loader gives depends on seed, epoch and the samples drawn so far, and on nothing else.
