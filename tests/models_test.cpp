@@ -33,6 +33,7 @@ TEST(Models, ParameterCounts) {
   const int64_t convs = 9 * (32 + 32 * 32 + 32 * 64 + 64 * 64), norms = 2 * (32 + 32 + 64 + 64);
   EXPECT_EQ(small_cnn().parameter_count(), convs + norms + 3136 * 128 + 128 + 1280 + 10);
   EXPECT_EQ(lenet({.norm = "none"}).parameter_count(), 61706);
+  EXPECT_EQ(lenet({.height = 32, .width = 32, .norm = "none"}).parameter_count(), 61706);
   const int64_t blocks =
       9 * (16 * 16 * 2 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64) + 16 * 32 + 32 * 64;
   const int64_t channels = 16 * 3 + 32 * 3 + 64 * 3;
