@@ -233,13 +233,13 @@ TEST(Module, LoadStateDictReportsEveryDifferenceAndChangesNothing) {
   Sequential net = small_net();
   const std::vector<float> before = net.parameters()[1].to_vector<float>();
   const std::vector<NamedTensor> source{
-      {"0.weight", Tensor::zeros({2, 3, 3, 3})}, {"0.bias", Tensor::zeros({2})},
+      {"0.weight", Tensor::zeros({1, 2, 3, 3})}, {"0.bias", Tensor::zeros({2})},
       {"1.weight", Tensor::zeros({2})},          {"1.running_mean", Tensor::zeros({2})},
       {"1.running_var", Tensor::zeros({2})},     {"1.num_batches_tracked", Tensor::zeros({})},
       {"9.weight", Tensor::zeros({1})}};
   EXPECT_ERROR(net.load_state_dict(source), kInvalid,
                "load_state_dict: missing 1.bias; unexpected 9.weight; mismatched 0.weight expected "
-               "[2,1,3,3], got [2,3,3,3]");
+               "[2,1,3,3], got [1,2,3,3]");
   EXPECT_EQ(net.parameters()[1].to_vector<float>(), before);
   const LoadReport report = net.load_state_dict(source, false);
   EXPECT_EQ(report.missing, std::vector<std::string>{"1.bias"});
