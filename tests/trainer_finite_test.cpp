@@ -69,6 +69,35 @@ TEST_P(TrainerFinite, AnotherTrainerInBetweenLeavesTheFirstItsFailedStep) {
   expect_finite_parameters(run);
 }
 
+TEST_P(TrainerFinite, TheOptimizerStepsAgainWithoutTheTrainerThatFailed) {
+  Session run = diverging_session(GetParam());
+  EXPECT_ERROR(run.start().run(), kInvalid, "step 6 is not finite");
+  run.trainer.reset();
+  const std::string failed = run.hash();
+  run.optimizer->step();
+  EXPECT_NE(run.hash(), failed);
+}
+
+TEST_P(TrainerFinite, AnInfiniteLossIsNotFinite) {
+  Session run(GetParam());
+  {
+    const NoGradGuard no_grad;
+    run.net.parameters().back().copy_(
+        Tensor::from_vector<float>({3e38f, -3e38f, -3e38f, -3e38f}, {4}));
+  }
+  EXPECT_ERROR(run.start().run(), kInvalid,
+               "the loss of epoch 1, step 1 is not finite; the first value that is not: the loss");
+}
+
+TEST_P(TrainerFinite, LossOfASmallerLastBatchNamesItsStep) {
+  Session run = diverging_session(GetParam());
+  run.loader = std::make_unique<DataLoader>(
+      toy_set(20), LoaderOptions{.batch_size = 8, .drop_last = false, .device = GetParam()});
+  run.optimizer->set_schedule([](int64_t t) { return t == 1 ? 1e25 : 0.01; }, 6);
+  EXPECT_ERROR(run.start().run(), kInvalid, "the loss of epoch 1, step 3 is not finite",
+               "the output of 3 (Linear)");
+}
+
 TEST_P(TrainerFinite, AnInputThatIsNotFiniteIsNamed) {
   Session run(GetParam());
   const Tensor x = Tensor::full({2, 1, 8, 8}, NAN, {.device = GetParam()});
