@@ -262,6 +262,18 @@ TEST_P(Conv2dFaults, D056_DepthwiseStride) {
                 .dw = {6, 9, 6, 16, 24, 16}});
 }
 
+TEST_P(Conv2d, DepthwiseDilation) {
+  expect_known({.x_shape = {1, 2, 1, 5},
+                .x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
+                .w_shape = {2, 1, 1, 3},
+                .w = {1, 2, 3, 4, 5, 6},
+                .options = {.dilation = {1, 2}, .groups = 2},
+                .y = {22, 124},
+                .dy = {1, 1},
+                .dx = {1, 0, 2, 0, 3, 4, 0, 5, 0, 6},
+                .dw = {1, 3, 5, 6, 8, 10}});
+}
+
 TEST_P(Conv2d, RefusesWhatDoesNotFit) {
   const Tensor x = ones({2, 6, 5, 5}), w = ones({4, 3, 3, 3});
   const auto code = ErrorCode::invalid_argument;
@@ -290,6 +302,16 @@ TEST_P(Conv2d, ReadsStridedInput) {
   EXPECT_EQ(values(y), (Values{31, 53, 97, 119}));
   y.backward(tensor(y.shape(), {1, 2, 3, 4}).detach());
   EXPECT_EQ(values(x.grad()), (Values{1, 0, 12, 0, 20, 0, 3, 0, 34, 0, 40, 0}));
+}
+
+TEST_P(Conv2d, ReadsStridedParameters) {
+  const Tensor x = tensor({1, 1, 1, 3}, {1, 2, 3});
+  const Tensor w = tensor({1, 1, 2, 2}, {1, 2, 3, 4}), bias = tensor({3}, {100, 0, 200});
+  const Tensor y = conv2d(x, w.permute({3, 1, 0, 2}), bias.slice(0, 0, 3, 2));
+  EXPECT_EQ(values(y), (Values{107, 111, 210, 216}));
+  y.backward(tensor(y.shape(), {1, 2, 3, 4}).detach());
+  EXPECT_EQ(values(w.grad()), (Values{5, 11, 8, 18}));
+  EXPECT_EQ(values(bias.grad()), (Values{3, 0, 7}));
 }
 
 TEST_P(Conv2d, AutocastKeepsParameterGradientsInF32) {
