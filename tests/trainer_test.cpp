@@ -194,6 +194,7 @@ TEST_P(TrainerTest, InterruptedAndRestoredIsUnbroken) {
     second.optimizer->set_schedule(schedule, 16);
     std::vector<double> resumed;
     second.options.on_epoch = [&](const EpochReport& r) { resumed.push_back(r.train.loss); };
+    second.options.on_progress = [](const Progress& p) { EXPECT_EQ(p.train.samples, 8 * p.step); };
     second.start().restore(state);
     EXPECT_EQ(second.trainer->run(), TrainResult::finished);
     EXPECT_EQ(second.hash(), unbroken.hash()) << "after " << stop_after;
