@@ -193,6 +193,23 @@ TEST_P(PointwiseLossTest, OneGradientAlone) {
   }
 }
 
+// Long rows are worked on in parts.
+TEST_P(PointwiseLossTest, EachElementOfALongRowHasItsPosWeight) {
+  std::vector<double> weights(40'003);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(i);
+  const Tensor pos_weight = tensor_of(weights, {40'003}, DType::f32, GetParam()).detach();
+  const Tensor x = zeros_like(pos_weight).set_requires_grad(true);
+  const Tensor one = Tensor::ones(x.shape(), x.options());
+  binary_cross_entropy_with_logits(x, one, {.pos_weight = pos_weight, .reduction = Reduction::sum})
+      .backward();
+  for (double& weight : weights) weight /= -2;
+  EXPECT_TRUE(agrees(x.grad().to_vector<double>(), weights, DType::f32, 1));
+  const Tensor y = binary_cross_entropy_with_logits(
+      x, one, {.pos_weight = pos_weight, .reduction = Reduction::none});
+  for (double& weight : weights) weight *= -2 * std::log(2.0);
+  EXPECT_TRUE(agrees(y.to_vector<double>(), weights, DType::f32, 1));
+}
+
 TEST_P(PointwiseLossTest, SixteenBitLossesAreF32) {
   const Tensor x = tensor_of({256, 1}, {2}, DType::bf16, GetParam());
   const Tensor t = tensor_of({1, 0.5}, {2}, DType::bf16, GetParam());
