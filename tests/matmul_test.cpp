@@ -263,6 +263,24 @@ TEST(Linear, ExpandedUpstream) {
   EXPECT_EQ(values_of(w.grad()), (std::vector<double>{4, 6, 4, 6, 4, 6}));
 }
 
+TEST(Matmul, BatchesThatLieApart) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const Tensor a = leaf({1, 2, 9, 9, 3, 4, 9, 9}, {2, 2, 2}, dtype);
+    const Tensor b = leaf({1, 0, 9, 9, 0, 2, 9, 9}, {2, 2, 2}, dtype);
+    const Tensor y = matmul(a.slice(1, 0, 1), b.slice(1, 0, 1).transpose(1, 2));
+    EXPECT_EQ(values_of(y), (std::vector<double>{1, 8})) << to_string(dtype);
+  }
+}
+
+TEST(Linear, StridedBias) {
+  const Tensor x = leaf({1, 2}, {1, 2}), w = leaf({1, 2, 3, 4}, {2, 2});
+  const Tensor bias = leaf({100, 0, 200}, {3});
+  const Tensor y = linear(x, w, bias.slice(0, 0, 3, 2));
+  EXPECT_EQ(values_of(y), (std::vector<double>{105, 211}));
+  sum(y).backward();
+  EXPECT_EQ(values_of(bias.grad()), (std::vector<double>{1, 0, 1}));
+}
+
 TEST(Linear, EmptyExtents) {
   for (const Shape& extents : {Shape{0, 3, 2}, Shape{4, 0, 2}, Shape{4, 3, 0}}) {
     const int64_t m = extents[0], in = extents[1], out = extents[2];
