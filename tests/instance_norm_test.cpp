@@ -233,6 +233,13 @@ TEST_P(InstanceNorm, ErrorsChangeNothing) {
   EXPECT_NO_THROW(instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 1), even}));
   EXPECT_NO_THROW(
       instance_norm(three, {}, {}, {ten.as_strided({3}, {4}, 0), ten.as_strided({3}, {1}, 5)}));
+  EXPECT_NO_THROW(instance_norm(three, {}, {}, {ten.slice(0, 4, 7), ten.slice(0, 0, 3)}));
+  const Tensor one = tensor({1, 1}, {1, 1, 2});  // of one element any stride is right
+  EXPECT_NO_THROW(
+      instance_norm(one, {}, {}, {ten.as_strided({1}, {0}, 0), ten.as_strided({1}, {0}, 1)}));
+  EXPECT_ERROR(
+      instance_norm(one, {}, {}, {ten.as_strided({1}, {0}, 0), ten.as_strided({1}, {0}, 0)}),
+      ErrorCode::invalid_argument, "running_mean and running_var share elements");
   EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {2}, 4)}),
                ErrorCode::invalid_argument, "running_mean and running_var share elements");
   EXPECT_ERROR(instance_norm(three, {}, {}, {even, ten.as_strided({3}, {3}, 1)}),
