@@ -147,6 +147,26 @@ TEST_P(AdamTest, StepsWithoutAParameterDoNotCountForIt) {
   }
 }
 
+// Who was left out of the steps before plays no part.
+TEST_P(AdamTest, ALoadedStateSaysWhoWasLeftOut) {
+  Tensor a = parameter({1}, DType::f64, GetParam()), b = parameter({1}, DType::f64, GetParam());
+  const auto whole = make("adam", {a}), left_out = make("adam", {b});
+  for (int step = 0; step < 3; ++step) {
+    set_gradient(a, {1.0 + step});
+    whole->step();
+    if (step == 0) set_gradient(b, {1.0});
+    left_out->step();
+    b.zero_grad();
+  }
+  left_out->load_state(whole->state());
+  b.detach().copy_(a.detach());
+  set_gradient(a, {-2});
+  set_gradient(b, {-2});
+  whole->step();
+  left_out->step();
+  EXPECT_EQ(b.item<double>(), a.item<double>());
+}
+
 // Two mutants of AdamW that take the decay in the wrong order; the comparison tells them apart.
 TEST_P(AdamTest, DecayOfAdamWComesFirst) {
   Tensor w = parameter({2.0}, DType::f64, GetParam());
