@@ -187,8 +187,12 @@ TEST_P(AvgPool2d, RefusesWhatDoesNotFit) {
   const Tensor x = tensor({1, 1, 2, 2}, {1, 2, 3, 4}, DType::f32);
   EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 3}), code,
                "avg_pool2d: padded input 2x2 is smaller than the dilated kernel 3x3");
+  EXPECT_ERROR(avg_pool2d(x, {.kernel_size = {2, 3}}), code,
+               "avg_pool2d: padded input 2x2 is smaller than the dilated kernel 2x3");
   EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 2, .padding = {2, 0}}), code,
                "avg_pool2d: padding must be at most half the kernel, got padding 2x0");
+  EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 2, .padding = {0, 2}}), code,
+               "avg_pool2d: padding must be at most half the kernel, got padding 0x2");
   EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 2, .divisor_override = 0}), code,
                "avg_pool2d: divisor_override must not be 0");
   EXPECT_ERROR(avg_pool2d(x, {.kernel_size = 2, .stride = Pair(0, 1)}), code,
