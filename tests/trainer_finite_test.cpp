@@ -150,6 +150,7 @@ TEST_P(TrainerFinite, TestLossThatIsNotFiniteNamesTheLayer) {
   EXPECT_ERROR(run.start().run(&held_out), kInvalid, "the test loss after epoch 1, step 8",
                "the output of 0 (Conv2d)");
   EXPECT_EQ(held_out.position(), LoaderPosition{});
+  EXPECT_EQ(first_non_finite_state(run.net), "");
 }
 
 TEST_P(TrainerFinite, ParameterThatIsNotFiniteIsNamed) {
