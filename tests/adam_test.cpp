@@ -237,6 +237,14 @@ TEST_P(AdamTest, AStateIsThatOfItsMoment) {
   EXPECT_EQ(run(5), run(0));
 }
 
+TEST_P(AdamTest, AStateOfAnotherTypeIsRefused) {
+  const auto of = [](DType dtype) {
+    return std::make_unique<Adam>(std::vector{parameter({1.0}, dtype, GetParam())}, AdamOptions{});
+  };
+  EXPECT_ERROR(of(DType::f32)->load_state(of(DType::f64)->state()), ErrorCode::invalid_argument,
+               "exp_avg.0 is f32[1] in this run and f64[1] in the saved state");
+}
+
 TEST_P(AdamTest, GradientInAnotherFormatAndEmptyParameters) {
   const TensorOptions options{.dtype = DType::f64, .device = GetParam()};
   TensorOptions last = options;
