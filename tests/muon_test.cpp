@@ -266,6 +266,15 @@ TEST_P(MuonTest, NothingChangesAfterAFailedStep) {
   EXPECT_EQ(optimizer.state()[3].tensor.to_vector<double>(), (std::vector<double>{0, 0, 0, 0}));
 }
 
+TEST_P(MuonTest, EmptyParameters) {
+  Tensor none = parameter({}, {0, 3}, DType::f32, GetParam());
+  Tensor some = parameter({1, 0, 0, 1}, {2, 2}, DType::f32, GetParam());
+  set_gradient(none, {});
+  set_gradient(some, {1, 0, 0, 1});
+  Muon({none, some}, {}).step();
+  EXPECT_NE(some.to_vector<double>()[0], 1);
+}
+
 // Equal shapes share one chain of products: as many launches for three matrices as for one.
 TEST_P(MuonTest, EqualShapesShareTheirProducts) {
   const auto launches = [&](int matrices) {
