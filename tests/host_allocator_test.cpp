@@ -52,6 +52,9 @@ TEST(HostAllocator, AFreedBlockServesTheNextRequestOfItsSize) {
     void* second = allocator.allocate(bytes - 5);
     EXPECT_EQ(second, first);
     EXPECT_EQ(allocator.stats().system_allocations, 1);
+    void* third = allocator.allocate(bytes);
+    EXPECT_EQ(allocator.stats().system_allocations, 2);
+    allocator.deallocate(third, bytes);
     allocator.deallocate(second, bytes - 5);
   }
 }
