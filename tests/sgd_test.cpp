@@ -81,6 +81,14 @@ TEST_P(SgdTest, MomentumSurvivesSaveAndLoad) {
   }
 }
 
+TEST_P(SgdTest, AStateOfMoreThanItHasIsRefused) {
+  Tensor w = parameter({1.0}, DType::f64, GetParam());
+  const SGD given({w}, {.momentum = 0.9});
+  SGD plain({w}, {});
+  EXPECT_ERROR(plain.load_state(given.state()), ErrorCode::invalid_argument,
+               "the saved state has momentum_buffer.0, which this run lacks");
+}
+
 // The decay is part of the gradient, so that a gradient of 0 still shrinks the weight by lr·decay.
 TEST_P(SgdTest, WeightDecayActsThroughTheGradient) {
   Tensor w = parameter({1.0}, DType::f64, GetParam());
