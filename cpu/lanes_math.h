@@ -41,11 +41,11 @@ struct Math {
   // NaN if either is.
   template <class V>
   static V larger(V a, V b) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   }
   template <class V>
   static V smaller(V a, V b) {
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
   }
 };
 

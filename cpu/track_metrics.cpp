@@ -22,7 +22,6 @@ void run(Cpu&, const TrackMetrics& args) {
   totals[0] += loss * static_cast<double>(batch);
   totals[1] += static_cast<double>(right);
   totals[2] += static_cast<double>(batch);
-  totals[3] += 1;
   // inf - inf and NaN - NaN are NaN, which equals nothing.
   const bool is_finite = loss - loss == 0;
   if (args.failed_step && !is_finite && *args.failed_step.as<int64_t>() < 0) {

@@ -36,7 +36,6 @@ __global__ void __launch_bounds__(kThreads)
   p.totals[0] += loss * static_cast<double>(batch);
   p.totals[1] += static_cast<double>(right);
   p.totals[2] += static_cast<double>(batch);
-  p.totals[3] += 1;
   const bool is_finite = loss - loss == 0;
   if (p.failed_step != nullptr && !is_finite && *p.failed_step < 0) {
     *p.failed_step = p.step == nullptr ? 0 : *p.step;

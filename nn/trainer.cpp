@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 Tensor new_totals(Device device) {
-  return Tensor::zeros({4}, {.dtype = DType::f64, .device = device});
+  return Tensor::zeros({3}, {.dtype = DType::f64, .device = device});
 }
 
 Metrics read_metrics(const Tensor& totals) {

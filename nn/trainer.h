@@ -127,7 +127,7 @@ class Trainer {
   Optimizer& optimizer_;
   TrainerOptions options_;
   std::vector<Tensor> parameters_;  // the optimizer's, for clipping
-  Tensor totals_;                   // [4], f64: core/ops/track_metrics.h
+  Tensor totals_;                   // [3], f64: core/ops/track_metrics.h
   Tensor failed_step_;              // [1], i64: -1, or the first step whose loss was not finite
   std::vector<bool> modes_;         // which modules train, which parameters ask for a gradient
   CapturedStep captured_step_;      // in these modes

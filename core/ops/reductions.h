@@ -147,7 +147,7 @@ struct Prod {
   GRADUS_HD static V dx(V x, const Terms<V>& t) {
     const V one = constant<V>(1), zero = V{};
     const V others = t.dy * (t.product / x), at_zero = t.dy * t.product;
-    const V with_zeros = (t.zeros == one) & (x == zero) ? at_zero : zero;
+    const V with_zeros = ((t.zeros == one) & (x == zero)) ? at_zero : zero;
     return t.zeros == zero ? others : with_zeros;
   }
 };

@@ -5,7 +5,7 @@
 
 namespace gradus {
 
-//   totals[0] += loss·b     totals[1] += right answers     totals[2] += b     totals[3] += 1
+//   totals[0] += loss·b     totals[1] += right answers     totals[2] += b
 // An answer is right when logits[i, label] is greater than every logit before it and no less than
 // every one after it: the first of equals is the answer, and NaN is never right.
 //
@@ -17,7 +17,7 @@ struct TrackMetrics {
   AnyView loss;         // [1] or [], acc_dtype of logits or their dtype: the mean over the batch
   AnyView logits;       // [b, classes], contiguous
   AnyView labels;       // [b], i64, contiguous
-  AnyView totals;       // [4], f64
+  AnyView totals;       // [3], f64
   AnyView step;         // [1], i64: the number of this step, from 0; may be not given
   AnyView failed_step;  // [1], i64; may be not given
 
