@@ -7,9 +7,9 @@ namespace {
 
 using namespace test;
 
-std::string lesson_page() {
+std::string lesson_page(explain::Layer layer = explain::Layer::layer_norm) {
   const TempDir dir;
-  cli::write_lesson_html(dir.path("lesson.html"), {.layer = explain::Layer::layer_norm}, {}, 1);
+  cli::write_lesson_html(dir.path("lesson.html"), {.layer = layer}, {}, 1);
   return read_text(dir.path("lesson.html"));
 }
 
@@ -33,6 +33,10 @@ TEST(LessonAddress, MayNameWhatIsNotThereSlow) {
   for (const char* cell :
        {"layer=rms_norm&cell=-1", "layer=norm&cell=1", "layer=constructor&cell=1"})
     expect_nothing_chosen(norms, cell);
+  const std::string softmax = lesson_page(explain::Layer::softmax2d);  // it has no parameters
+  const LoadedPage element = Browser().load(softmax, "cell=1&of=gamma");
+  expect_loaded(element);
+  EXPECT_NE(element.dom.find("class=\"mark\""), std::string::npos);
 }
 
 TEST(LessonAddress, AnotherOneInTheOpenPageMayChangeTheThemeSlow) {

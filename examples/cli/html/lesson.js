@@ -148,7 +148,7 @@ function draw() {
 
 function show() {
   const {key, i} = selected, p = variant.param?.[i];
-  const ofParameter = ['gamma', 'beta', 'dgamma', 'dbeta'].includes(key);
+  const ofParameter = p != null && ['gamma', 'beta', 'dgamma', 'dbeta'].includes(key);
   const windows = (grid) => [false, true].map((mirrored) => {
     const cells = windowOf(variant, i, mirrored);
     return {from: cells[0], to: cells.at(-1), kind: mirrored ? 'mirrored' : ''};
