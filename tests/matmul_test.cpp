@@ -154,15 +154,6 @@ TEST(Matrices, AreToldByTheirStrides) {
   EXPECT_FALSE(is_matrix_of({4, 3}, {2, 1})) << "rows that overlap";
 }
 
-TEST(Linear, WhatNoGradientNeedsIsNotSaved) {
-  const Tensor x = leaf({1, 2}, {1, 2}).detach(), w = leaf({3, 4}, {1, 2});
-  const Tensor y = linear(x, w), z = matmul(x, w.transpose(0, 1));
-  w.detach().fill_(5);
-  y.backward();
-  z.backward();
-  EXPECT_EQ(values_of(w.grad()), (std::vector<double>{2, 4}));
-}
-
 // Sums that lie in the middle between two numbers of the dtype, in vectors and in what is left.
 TEST(Matrices, SixteenBitResultsAreRoundedOnceAndToEven) {
   for (const auto& [dtype, step] : {std::pair{DType::bf16, 0x1p-7}, {DType::f16, 0x1p-10}}) {
