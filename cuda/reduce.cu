@@ -9,8 +9,11 @@ namespace gradus {
 // Of what fits the cache, blocks wait longer for all of their rows than statistics take to save.
 bool finds_statistics(const Cuda& cuda, ReduceKind kind, const AnyView& x, const AnyView& y) {
   bool finds = false;
-  visit_reduction(
-      kind, [&](auto reduction) { finds = kFindsStatistics<typename decltype(reduction)::type>; });
+  visit_reduction(kind, [&](auto reduction) {
+    visit(Floating{}, x.dtype, [&](auto type) {
+      finds = kFindsStatistics<typename decltype(reduction)::type, typename decltype(type)::type>;
+    });
+  });
   return finds && x.is_dense() && !fits_l2(cuda, x.nbytes()) &&
          holds_sets(plan_reduce(x, y), reduce_pack(size_of(x.dtype)));
 }

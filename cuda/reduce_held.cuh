@@ -25,7 +25,7 @@ __device__ __forceinline__ void forget(Pack<T, N>& pack) {
 // bytes:  fewest = actual: x and dy read, dx written
 // smem:   a part per column and thread, then the statistics of each column in the first slots
 // needs:  holds_sets(), x and dx dense; packed: dy is aligned to 16 bytes
-// order:  of the statistics as in reduce_forward_turn, so that they have the same bits
+// order:  of the statistics as in reduce_forward_turn
 template <class F, int N, class T>
 __global__ void __launch_bounds__(kReduceThreads, 3)
     reduce_backward_held(T* dx, const T* x, const T* dy,
@@ -88,10 +88,12 @@ template <class F, class T>
 void launch_reduce_held(Cuda& cuda, const ReduceBackward& args) {
   constexpr int N = kReducePack<T>;
   const ReducePlan<1> plan = plan_reduce(args.x, args.dy);
-  const bool fits = kFindsStatistics<F> && holds_sets(plan, N) && args.x.is_dense() &&
+  const bool fits = kFindsStatistics<F, T> && holds_sets(plan, N) && args.x.is_dense() &&
                     args.dx.is_dense() && pack_width(sizeof(T), {args.dx.data}, {}) == N;
-  check(fits, F::name, "the statistics of ", to_string(args.x), " are not saved");
-  if constexpr (N > 1 && kFindsStatistics<F>) {
+  if (!fits) {
+    fail(ErrorCode::internal, F::name, "the statistics of ", to_string(args.x), " are not saved");
+  }
+  if constexpr (N > 1 && kFindsStatistics<F, T>) {
     const ColumnPacks<1> packs(plan);
     const LaunchShape shape{.grid = exact_blocks(ceil_div(packs.count, plan.block_x), F::name),
                             .threads = plan.block_x,

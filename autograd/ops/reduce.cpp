@@ -37,21 +37,6 @@ struct ReduceNode final : Node {
   }
 };
 
-// Whether y itself can be the first statistic.
-template <class F>
-bool saves_y(DType dtype) {
-  return F::kExactY || (F::kStat0IsY && acc_dtype(dtype) == dtype);
-}
-
-// Whether the gradient needs more than y, and finds it again.
-template <class F>
-bool finds_again(const Tensor& x, const Tensor& y) {
-  if (saves_y<F>(x.dtype()) && !F::kStat1) return false;
-  return with_backend(x.device(), [&](auto& backend) {
-    return finds_statistics(backend, reduce_kind<F>, x.raw(), y.raw());
-  });
-}
-
 // What sets without elements reduce to.
 template <class F>
 double value_of_empty() {
@@ -79,7 +64,9 @@ Tensor reduce(const Tensor& x, const std::vector<int>& axes, bool keepdim, doubl
     stat0 = kept;
   } else {
     kept = Tensor::empty(shapes.kept, options);
-    const bool saves = node && !finds_again<F>(x, kept);
+    const bool saves = node && !with_backend(x.device(), [&](auto& backend) {
+                         return finds_statistics(backend, reduce_kind<F>, x.raw(), kept.raw());
+                       });
     if (saves && !saves_y<F>(x.dtype())) stat0 = Tensor::empty(shapes.kept, wide);
     if (saves && F::kStat1) stat1 = Tensor::empty(shapes.kept, wide);
     launch(ReduceForward{.kind = reduce_kind<F>,

@@ -49,7 +49,7 @@ struct NormalTail {
     const V high_part = product_error(square, V(kSlope), n);
     p = power_minus_one(fused(square_low, V(kSlope), fused(square, V(kSlopeLow), high_part)));
     scale = power_of_two(shifted);
-    const Two<V> sum = ordered_sum(V(4), z);
+    const Two<V> sum = ordered_sum(V(4), z);  // exact, as above
     reciprocal = reciprocal_of(sum.high);
     rest = reciprocal * fused(sum.low, reciprocal, product_error(sum.high, reciprocal, V(1)));
     // (z + 4)·P(Z > z) / e^(-z²/2), within 2^-26.7 but for what rounds the coefficients.

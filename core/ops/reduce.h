@@ -34,6 +34,12 @@ void visit_reduction(ReduceKind kind, G&& g) {
   detail::visit_reduction(reductions::All{}, kind, g);
 }
 
+// Whether y itself can be the first statistic of values of `dtype`.
+template <class F>
+constexpr bool saves_y(DType dtype) {
+  return F::kExactY || (F::kStat0IsY && acc_dtype(dtype) == dtype);
+}
+
 namespace detail {
 // max(0, m - correction) for the m elements of a set. Inlined, so that cpu/ shares no symbol.
 inline __attribute__((always_inline)) double reduce_divisor(const AnyView& x, const AnyView& y,
@@ -72,7 +78,7 @@ struct ReduceBackward {
   AnyView x;      // as in the forward pass
   AnyView dy;     // like y, contiguous
   AnyView stat0;  // acc_dtype, or y itself where kExactY; contiguous. Absent, as stat1 is then,
-                  // where finds_statistics() says so
+                  // where finds_statistics() holds
   AnyView stat1;  // acc_dtype; absent unless kStat1
   AnyView dx;     // the shape of x, any strides, no element twice
   double correction = 0.0;
@@ -87,8 +93,8 @@ struct ReduceBackward {
   static Guarantee guarantee() { return {}; }
 };
 
-// Whether the gradient of a reduction of x to the shape of y finds the statistics of each set again
-// as it reads x: then they need not be saved; dx is to be dense, as x is.
+// Whether the gradient of a reduction of x to the shape of y, if it needs more than y, finds it
+// again as it reads x: then nothing else need be saved; dx is to be dense, as x is.
 inline bool finds_statistics(const Cpu&, ReduceKind, const AnyView&, const AnyView&) {
   return false;
 }
