@@ -95,7 +95,8 @@ def twin(layer, case, shape):
     if layer == "max_pool2d":
         return nn.MaxPool2d(3, 2, 1) if case.startswith("k3_s2_p1") else nn.MaxPool2d(2)
     if layer == "avg_pool2d":
-        return nn.AdaptiveAvgPool2d(7) if case.startswith("to_") else nn.AvgPool2d(2)
+        pixels = re.match(r"to_(\d+)x", case)
+        return nn.AdaptiveAvgPool2d(int(pixels.group(1))) if pixels else nn.AvgPool2d(2)
     if layer in ("sum", "reduce"):
         name = re.match(r"[a-z]+2?", case).group()
         axes = re.search(r"_dim(\d+)_", case)

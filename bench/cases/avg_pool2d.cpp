@@ -118,6 +118,7 @@ std::vector<OpCase> avg_pool2d_cases() {
       {"to_itself", {1, 9, 4, 4}, 4},
       {"to_1x3", {1, 5, 6, 7}, {1, 3}},
       {"to_7x7_large", {256, 128, 56, 56}, 7, true},
+      {"to_1x1_of_7x7", {256, 2048, 7, 7}, 1, true},
   };
   std::vector<OpCase> cases;
   for (const bool channels_last : {false, true}) {

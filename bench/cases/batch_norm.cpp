@@ -118,6 +118,8 @@ std::vector<OpCase> batch_norm_cases() {
           benchmark_case(mode + format + "_large", {256, 128, 56, 56}, training, channels_last));
       cases.push_back(
           benchmark_case(mode + format + "_small", {128, 64, 32, 32}, training, channels_last));
+      cases.push_back(
+          benchmark_case(mode + format + "_7x7", {256, 2048, 7, 7}, training, channels_last));
     }
   }
   return cases;

@@ -51,8 +51,8 @@ OpCase group_norm_case(const Variant& v) {
 }
 
 void add_benchmarks(std::vector<OpCase>& cases) {
-  const std::pair<const char*, Shape> sizes[] = {{"_large", {256, 128, 56, 56}},
-                                                 {"_small", {128, 64, 32, 32}}};
+  const std::pair<const char*, Shape> sizes[] = {
+      {"_large", {256, 128, 56, 56}}, {"_small", {128, 64, 32, 32}}, {"_7x7", {256, 2048, 7, 7}}};
   for (const bool channels_last : {false, true}) {
     for (const auto& [suffix, shape] : sizes) {
       OpCase result =

@@ -71,8 +71,8 @@ std::vector<OpCase> instance_norm_cases() {
   };
   std::vector<OpCase> cases;
   for (const Variant& variant : variants) cases.push_back(instance_norm_case(variant));
-  const std::pair<const char*, Shape> sizes[] = {{"_large", {256, 128, 56, 56}},
-                                                 {"_small", {128, 64, 32, 32}}};
+  const std::pair<const char*, Shape> sizes[] = {
+      {"_large", {256, 128, 56, 56}}, {"_small", {128, 64, 32, 32}}, {"_7x7", {256, 2048, 7, 7}}};
   for (const bool channels_last : {false, true}) {
     for (const auto& [suffix, shape] : sizes) {
       OpCase result = instance_norm_case(

@@ -71,8 +71,8 @@ std::vector<OpCase> local_response_norm_cases() {
   for (const Variant& variant : variants) cases.push_back(local_response_norm_case(variant));
   for (const bool channels_last : {false, true}) {
     const std::string format = channels_last ? "channels_last" : "nchw";
-    const std::pair<const char*, Shape> sizes[] = {{"_large", {256, 128, 56, 56}},
-                                                   {"_small", {128, 64, 32, 32}}};
+    const std::pair<const char*, Shape> sizes[] = {
+        {"_large", {256, 128, 56, 56}}, {"_small", {128, 64, 32, 32}}, {"_7x7", {256, 2048, 7, 7}}};
     for (const auto& [temperature, shape] : sizes) {
       cases.push_back(local_response_norm_case(
           {.name = format + temperature, .shape = shape, .channels_last = channels_last}));

@@ -79,6 +79,7 @@ void add_benchmarks(std::vector<OpCase>& cases) {
     for (const bool log : {false, true}) {
       add({"channels" + format + "_large", {256, 128, 56, 56}, 1, channels_last}, log);
       add({"channels" + format + "_small", {128, 64, 32, 32}, 1, channels_last}, log);
+      add({"channels" + format + "_7x7", {256, 2048, 7, 7}, 1, channels_last}, log);
     }
   }
   for (const bool log : {false, true}) {
