@@ -16,6 +16,11 @@ constexpr int64_t kChunk = 4096;
 struct Sums {
   double dy = 0;
   double dy_x = 0;
+
+  void add(const Sums& b) {
+    dy += b.dy;
+    dy_x += b.dy_x;
+  }
 };
 
 // What turns x into y: y = (x - mean)·scale + shift.
@@ -68,31 +73,51 @@ Transform<A> transform_of(const BatchNormForward& args, int64_t c) {
 
 // ---- contiguous: a channel is n rows of s neighbours -------------------------------------------
 
+// A task takes so many channels side by side that memory is read in runs, short as rows may be.
+constexpr int64_t kRun = 1024, kMostChannels = 64, kLeastTasks = 16;
+int64_t channels_per_task(const BatchNormGeometry& g) {
+  return std::clamp<int64_t>(std::min(kRun / std::max<int64_t>(g.s, 1), g.c / kLeastTasks), 1,
+                             kMostChannels);
+}
+
+// Calls f(c, first) for the rows of channels [begin, end), which begin at element `first`.
+template <class F>
+void for_each_row_of(const BatchNormGeometry& g, int64_t begin, int64_t end, F&& f) {
+  for (int64_t n = 0; n < g.n; ++n) {
+    for (int64_t c = begin; c < end; ++c) f(c, (n * g.c + c) * g.s);
+  }
+}
+
 template <class T>
 void forward_contiguous(Cpu& cpu, const BatchNormForward& args, const BatchNormGeometry& g) {
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
   const double factor = running_factor(cpu, args);
-  cpu.parallel(g.c, [&](int64_t c) {
+  parallel_tiles(cpu, g.c, channels_per_task(g), [&](int64_t begin, int64_t end) {
+    Moments moments[kMostChannels];
+    Transform<A> terms[kMostChannels];
     if (args.training) {
-      Moments moments;  // 1 mean, var
-      for (int64_t n = 0; n < g.n; ++n) {
-        const T* row = x + (n * g.c + c) * g.s;
-        for (int64_t i = 0; i < g.s; i += kChunk)
-          moments.merge(moments_of(row + i, std::min(kChunk, g.s - i)));
-      }
-      finish_channel<A>(args, c, moments, factor);
-    } else {
-      use_running_statistics<A>(args, c);
+      for_each_row_of(g, begin, end, [&](int64_t c, int64_t at) {  // 1 mean, var
+        for (int64_t i = 0; i < g.s; i += kChunk) {
+          moments[c - begin].merge(moments_of(x + at + i, std::min(kChunk, g.s - i)));
+        }
+      });
     }
-    const Transform<A> t = transform_of<A>(args, c);  // 3 write
-    for (int64_t n = 0; n < g.n; ++n) {
-      const int64_t at = (n * g.c + c) * g.s;
+    for (int64_t c = begin; c < end; ++c) {
+      if (args.training) {
+        finish_channel<A>(args, c, moments[c - begin], factor);
+      } else {
+        use_running_statistics<A>(args, c);
+      }
+      terms[c - begin] = transform_of<A>(args, c);
+    }
+    for_each_row_of(g, begin, end, [&](int64_t c, int64_t at) {  // 3 write
+      const Transform<A> t = terms[c - begin];
       for_each_lanes<A>(g.s, [&](int64_t i, auto lanes, int) {
         store(y + at + i, (load(x + at + i, lanes) - t.mean) * t.scale + t.shift, lanes);
       });
-    }
+    });
   });
 }
 
@@ -140,34 +165,50 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
   const T* x = args.x.as<T>();
   const T* dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  cpu.parallel(g.c, [&](int64_t c) {
-    Sums sums;  // 1 sums
-    for (int64_t n = 0; n < g.n && needs_sums(args); ++n) {
-      const int64_t at = (n * g.c + c) * g.s;
-      for (int64_t i = 0; i < g.s; i += kChunk) {
-        const Sums part =
-            sums_of(x + at + i, dy + at + i, args.mean.as<A>()[c], std::min(kChunk, g.s - i));
-        sums.dy += part.dy;
-        sums.dy_x += part.dy_x;
-      }
+  parallel_tiles(cpu, g.c, channels_per_task(g), [&](int64_t begin, int64_t end) {
+    Sums sums[kMostChannels];
+    Gradient<A> gradients[kMostChannels];
+    if (needs_sums(args)) {
+      for_each_row_of(g, begin, end, [&](int64_t c, int64_t at) {  // 1 sums
+        for (int64_t i = 0; i < g.s; i += kChunk) {
+          sums[c - begin].add(
+              sums_of(x + at + i, dy + at + i, args.mean.as<A>()[c], std::min(kChunk, g.s - i)));
+        }
+      });
     }
-    const Gradient<A> t = finish_gradient<A>(args, c, sums, g.m());
-    for (int64_t n = 0; n < g.n && args.dx; ++n) {  // 3 write
-      const int64_t at = (n * g.c + c) * g.s;
+    for (int64_t c = begin; c < end; ++c) {
+      gradients[c - begin] = finish_gradient<A>(args, c, sums[c - begin], g.m());
+    }
+    if (!args.dx) return;
+    for_each_row_of(g, begin, end, [&](int64_t c, int64_t at) {  // 3 write
+      const Gradient<A> t = gradients[c - begin];
       for_each_lanes<A>(g.s, [&](int64_t i, auto lanes, int) {
         Lanes<A> terms = load(dy + at + i, lanes);
         if (args.training) terms -= t.m1 + (load(x + at + i, lanes) - t.mean) * t.m2r;
         store(dx + at + i, t.scale * terms, lanes);
       });
-    }
+    });
   });
 }
 
-// ---- channels-last: m rows of c neighbours, cut into tiles of rows ------------------------------
+// ---- channels-last: m rows of c neighbours, cut into tiles --------------------------------------
 
-// Few enough that a serial sum keeps its digits.
-int64_t rows_per_tile(const BatchNormGeometry& g) {
-  return std::clamp<int64_t>(kTile / std::max<int64_t>(g.c, 1), 1, 256);
+// Rows of a tile: few enough that a serial sum keeps its digits; and channels, in runs of memory.
+constexpr int64_t kTileRows = 256, kTileChannels = 256;
+
+// Calls f(row_begin, row_end, c_begin, c_end) for the tiles.
+template <class F>
+void parallel_blocks(Cpu& cpu, const BatchNormGeometry& g, F&& f) {
+  const int64_t across = (g.c + kTileChannels - 1) / kTileChannels;
+  const int64_t down = (g.m() + kTileRows - 1) / kTileRows;
+  cpu.parallel(across * down, [&](int64_t i) {
+    const int64_t row = i / across * kTileRows, c = i % across * kTileChannels;
+    f(row, std::min(g.m(), row + kTileRows), c, std::min(g.c, c + kTileChannels));
+  });
+}
+
+int64_t rows_per_write(const BatchNormGeometry& g) {
+  return std::max<int64_t>(kTile / std::max<int64_t>(g.c, 1), 1);
 }
 
 // The value of a per-channel array, kLaneCount channels at a time.
@@ -176,27 +217,34 @@ Lanes<A> channels(const A* values, int64_t c, Count lanes) {
   return load(values + c, lanes);
 }
 
-// Moments of each channel over rows [begin, end), in two passes as in moments_of().
+// Adds lanes to those of an accumulator in the first cache.
+template <class A, class Count>
+void add_to(A* sum, Lanes<A> term, Count lanes) {
+  store(sum, load(sum, lanes) + term, lanes);
+}
+
+// Moments of each of so many channels over `rows` rows, in two passes as in moments_of().
 template <class T>
-void tile_moments(const T* x, int64_t channels, int64_t begin, int64_t end, Moments* result) {
+void tile_moments(const T* x, int64_t channels, int64_t rows, int64_t row_step, Moments* result) {
   using A = acc_t<T>;
-  const A count = static_cast<A>(end - begin);
-  for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
-    Lanes<A> total{};
-    for (int64_t row = begin; row < end; ++row) total += load(x + row * channels + c, lanes);
-    const Lanes<A> mean = total / count;
-    Lanes<A> residual{}, square{};
-    for (int64_t row = begin; row < end; ++row) {
-      const Lanes<A> d = load(x + row * channels + c, lanes) - mean;
-      residual += d;
-      square += d * d;
-    }
-    for (int64_t i = 0; i < lanes; ++i) {
-      const double n = static_cast<double>(count), r = residual[i];
-      result[c + i] = {n, static_cast<double>(mean[i]) + r / n,
-                       static_cast<double>(square[i]) - r * (r / n)};
-    }
-  });
+  alignas(64) A mean[kTileChannels] = {}, residual[kTileChannels] = {}, square[kTileChannels] = {};
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
+      add_to(mean + c, load(x + row * row_step + c, lanes), lanes);
+    });
+  }
+  for (int64_t c = 0; c < channels; ++c) mean[c] /= static_cast<A>(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
+      const Lanes<A> d = load(x + row * row_step + c, lanes) - load(mean + c, lanes);
+      add_to(residual + c, d, lanes);
+      add_to(square + c, d * d, lanes);
+    });
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    const double n = static_cast<double>(rows), r = residual[c];
+    result[c] = {n, mean[c] + r / n, square[c] - r * (r / n)};
+  }
 }
 
 template <class T>
@@ -204,14 +252,15 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  const int64_t rows = rows_per_tile(g), tiles = (g.m() + rows - 1) / rows;
+  const int64_t tiles = (g.m() + kTileRows - 1) / kTileRows;
   // All memory is taken before the running statistics change.
   const Workspace<Moments> parts(cpu, args.training ? tiles * g.c : 0);
   const Workspace<A> terms(cpu, 3 * g.c);
   const double factor = running_factor(cpu, args);
   if (args.training) {
-    parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 1 mean, var
-      tile_moments(x, g.c, begin, end, parts.data() + begin / rows * g.c);
+    parallel_blocks(cpu, g, [&](int64_t row, int64_t row_end, int64_t c, int64_t c_end) {
+      tile_moments(x + row * g.c + c, c_end - c, row_end - row, g.c,  // 1 mean, var
+                   parts.data() + row / kTileRows * g.c + c);
     });
     parallel_tiles(cpu, g.c, 64, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
@@ -228,7 +277,7 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
     const Transform<A> t = transform_of<A>(args, c);
     mean[c] = t.mean, scale[c] = t.scale, shift[c] = t.shift;
   }
-  parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 3 write
+  parallel_tiles(cpu, g.m(), rows_per_write(g), [&](int64_t begin, int64_t end) {  // 3 write
     for (int64_t row = begin; row < end; ++row) {
       for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
         const Lanes<A> centred = load(x + row * g.c + c, lanes) - channels(mean, c, lanes);
@@ -240,19 +289,19 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
 }
 
 template <class T>
-void tile_sums(const T* x, const T* dy, const acc_t<T>* mean, int64_t channels, int64_t begin,
-               int64_t end, Sums* result) {
+void tile_sums(const T* x, const T* dy, const acc_t<T>* mean, int64_t channels, int64_t rows,
+               int64_t row_step, Sums* result) {
   using A = acc_t<T>;
-  for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
-    const Lanes<A> centre = load(mean + c, lanes);
-    Lanes<A> dy_sum{}, dy_x_sum{};
-    for (int64_t row = begin; row < end; ++row) {
-      const Lanes<A> d = load(dy + row * channels + c, lanes);
-      dy_sum += d;
-      dy_x_sum += d * (load(x + row * channels + c, lanes) - centre);
-    }
-    for (int64_t i = 0; i < lanes; ++i) result[c + i] = {dy_sum[i], dy_x_sum[i]};
-  });
+  alignas(64) A dy_sum[kTileChannels] = {}, dy_x_sum[kTileChannels] = {};
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_lanes<A>(channels, [&](int64_t c, auto lanes, int) {
+      const Lanes<A> d = load(dy + row * row_step + c, lanes);
+      add_to(dy_sum + c, d, lanes);
+      add_to(dy_x_sum + c, d * (load(x + row * row_step + c, lanes) - load(mean + c, lanes)),
+             lanes);
+    });
+  }
+  for (int64_t c = 0; c < channels; ++c) result[c] = {dy_sum[c], dy_x_sum[c]};
 }
 
 template <class T>
@@ -261,26 +310,27 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
   const T* x = args.x.as<T>();
   const T* dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  const int64_t rows = rows_per_tile(g), tiles = needs_sums(args) ? (g.m() + rows - 1) / rows : 0;
+  const int64_t tiles = needs_sums(args) ? (g.m() + kTileRows - 1) / kTileRows : 0;
   const Workspace<Sums> parts(cpu, tiles * g.c);
   const Workspace<A> terms(cpu, 4 * g.c);
   if (tiles > 0) {
-    parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 1 sums
-      tile_sums(x, dy, args.mean.as<A>(), g.c, begin, end, parts.data() + begin / rows * g.c);
+    parallel_blocks(cpu, g, [&](int64_t row, int64_t row_end, int64_t c, int64_t c_end) {  // 1 sums
+      const int64_t first = row * g.c + c;
+      tile_sums(x + first, dy + first, args.mean.as<A>() + c, c_end - c, row_end - row, g.c,
+                parts.data() + row / kTileRows * g.c + c);
     });
   }
   A *mean = terms.data(), *scale = mean + g.c, *m1 = scale + g.c, *m2r = m1 + g.c;
-  for (int64_t c = 0; c < g.c; ++c) {
-    Sums sums;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      sums.dy += parts.data()[tile * g.c + c].dy;
-      sums.dy_x += parts.data()[tile * g.c + c].dy_x;
+  parallel_tiles(cpu, g.c, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      Sums sums;
+      for (int64_t tile = 0; tile < tiles; ++tile) sums.add(parts.data()[tile * g.c + c]);
+      const Gradient<A> t = finish_gradient<A>(args, c, sums, g.m());
+      mean[c] = t.mean, scale[c] = t.scale, m1[c] = t.m1, m2r[c] = t.m2r;
     }
-    const Gradient<A> t = finish_gradient<A>(args, c, sums, g.m());
-    mean[c] = t.mean, scale[c] = t.scale, m1[c] = t.m1, m2r[c] = t.m2r;
-  }
+  });
   if (!args.dx) return;
-  parallel_tiles(cpu, g.m(), rows, [&](int64_t begin, int64_t end) {  // 3 write
+  parallel_tiles(cpu, g.m(), rows_per_write(g), [&](int64_t begin, int64_t end) {  // 3 write
     for (int64_t row = begin; row < end; ++row) {
       for_each_lanes<A>(g.c, [&](int64_t c, auto lanes, int) {
         const int64_t at = row * g.c + c;
