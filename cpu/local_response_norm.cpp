@@ -16,7 +16,7 @@ using Geometry = LocalResponseNormGeometry;
 
 // Pixels of one task of the forward pass: a window's rows stay in the first-level cache.
 constexpr int64_t kStrip = 1024;
-// Values of one task of the backward pass, whose terms stay in the second-level cache.
+// Terms of one task of the backward pass that are kept: they stay in the second-level cache.
 constexpr int64_t kTerms = 32768;
 // Channels-last: values that are squared before their windows are read.
 constexpr int64_t kBlock = 4096;
@@ -126,40 +126,52 @@ void forward_contiguous(Cpu& cpu, const LocalResponseNormForward& args, const Ge
   });
 }
 
+// Walks through the channels once: of the terms a ring of rows is kept, as many as a window has.
 template <class T>
 void backward_contiguous(Cpu& cpu, const LocalResponseNormBackward& args, const Geometry& g) {
   using A = acc_t<T>;
   const Response<A> response(args);
   constexpr int64_t kVector = kLaneCount<A>;
-  const int64_t strip = std::max<int64_t>(1, kTerms / g.c / kVector) * kVector;
+  const int64_t ring = std::min(g.c, g.before + g.after + 1);
+  const int64_t strip = std::clamp<int64_t>(kTerms / ring / kVector, 1, kStrip / kVector) * kVector;
   const int64_t strips = (g.s + strip - 1) / strip;
   cpu.parallel(g.n * strips, [&](int64_t task) {
     const int64_t at = task / strips * g.c * g.s + task % strips * strip;
     const int64_t count = std::min(strip, g.s - task % strips * strip);
     const T *x = args.x.as<T>() + at, *dy = args.dy.as<T>() + at;
     T* dx = args.dx.as<T>() + at;
-    const Workspace<A> direct(cpu, g.c * strip), t(cpu, g.c * strip);
-    for (int64_t c = 0; c < g.c; ++c) {
+    const Workspace<A> direct(cpu, ring * strip), t(cpu, ring * strip);
+    const auto add_terms = [&](int64_t c) {
       const Window window(c, g.before, g.after, g.c);
+      const int64_t row = c % ring * strip;
       for_each_lanes<A>(count, [&](int64_t i, auto lanes, int) {
         Lanes<A> inverse;
         const Lanes<A> factor =
             response.factor(response.denom(squares_of(x + i, g.s, window, lanes)), &inverse);
         const Lanes<A> own = load(dy + c * g.s + i, lanes) * factor;
-        store(direct.data() + c * strip + i, own);
-        store(t.data() + c * strip + i, own * (load(x + c * g.s + i, lanes) * inverse));
+        store(direct.data() + row + i, own);
+        store(t.data() + row + i, own * (load(x + c * g.s + i, lanes) * inverse));
       });
-    }
-    for (int64_t c = 0; c < g.c; ++c) {
+    };
+    const auto finish = [&](int64_t c) {
       const Window window(c, g.after, g.before, g.c);
       for_each_lanes<A>(count, [&](int64_t i, auto lanes, int) {
         Lanes<A> sum{};
-        for (int64_t j = window.begin; j < window.end; ++j) sum += load(t.data() + j * strip + i);
-        const Lanes<A> own = load(direct.data() + c * strip + i);
+        int64_t row = window.begin % ring;
+        for (int64_t j = window.begin; j < window.end; ++j) {
+          sum += load(t.data() + row * strip + i);
+          row = row + 1 == ring ? 0 : row + 1;
+        }
+        const Lanes<A> own = load(direct.data() + c % ring * strip + i);
         const Lanes<A> others = response.second * (load(x + c * g.s + i, lanes) * sum);
         store(dx + c * g.s + i, own - others, lanes);
       });
+    };
+    for (int64_t c = 0; c < g.c; ++c) {
+      add_terms(c);
+      if (c >= g.before) finish(c - g.before);
     }
+    for (int64_t c = std::max<int64_t>(0, g.c - g.before); c < g.c; ++c) finish(c);
   });
 }
 
