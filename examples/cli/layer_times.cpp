@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/grad_mode.h"
 #include "core/generator.h"
 
 namespace gradus::cli {
@@ -23,6 +24,22 @@ Tensor draw(const CaseInput& input, DType dtype, Device device) {
   return tensor;
 }
 
+std::vector<Tensor> draw_all(const OpCase& op_case, DType dtype, Device device) {
+  std::vector<Tensor> operands;
+  for (const CaseInput& input : op_case.inputs) operands.push_back(draw(input, dtype, device));
+  return operands;
+}
+
+// Copies of the operands that are together larger than any cache, with results as large as they or,
+// as those of a first convolution, many times larger.
+int64_t cold_copies(const OpCase& op_case, DType dtype, Device device,
+                    std::span<const Tensor> operands) {
+  const NoGradGuard no_grad;
+  const int64_t inputs = input_bytes(op_case, dtype), result = op_case.forward(operands).nbytes();
+  const int64_t least = device.type == DeviceType::cuda ? kLeastCopies : 1;
+  return std::max(least, kColdBytes / (inputs + std::max(inputs, result)));
+}
+
 void count_passes(double passes, const Tensor& x, Timing& timing) {
   if (passes > 0) timing.bytes = static_cast<int64_t>(passes * static_cast<double>(x.nbytes()));
 }
@@ -39,8 +56,6 @@ int64_t input_bytes(const OpCase& op_case, DType dtype) {
 
 LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool cold, int repeats,
                       double block_seconds) {
-  const int64_t least = device.type == DeviceType::cuda ? kLeastCopies : 1;
-  const int64_t copies = cold ? std::max(least, kColdBytes / (2 * input_bytes(op_case, dtype))) : 1;
   TimedLayer layer{
       .forward = [&](std::span<const Tensor> in) { return std::vector{op_case.forward(in)}; },
       .operands = {},
@@ -50,9 +65,10 @@ LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool co
             return std::vector{op_case.reference_backward ? randn(y.shape(), y.options())
                                                           : Tensor()};
           }};
-  for (int64_t i = 0; i < copies; ++i) {
-    std::vector<Tensor>& operands = layer.operands.emplace_back();
-    for (const CaseInput& input : op_case.inputs) operands.push_back(draw(input, dtype, device));
+  layer.operands.push_back(draw_all(op_case, dtype, device));
+  const int64_t copies = cold ? cold_copies(op_case, dtype, device, layer.operands[0]) : 1;
+  while (std::ssize(layer.operands) < copies) {
+    layer.operands.push_back(draw_all(op_case, dtype, device));
   }
   const Tensor x = layer.operands[0][0];
   LayerTiming timing = time_layer(std::move(layer), device, repeats, block_seconds);
