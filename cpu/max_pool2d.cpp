@@ -8,12 +8,10 @@
 #include "cpu/max_pool2d_pairs.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
+#include "cpu/workspace.h"
 
 namespace gradus::GRADUS_ISA {
 namespace {
-
-// Outputs of one row that are worked on together in a contiguous tensor.
-constexpr int64_t kRun = 64;
 
 // The tap of each running maximum, as wide as the value so that both fill vectors alike.
 template <class T>
@@ -23,25 +21,16 @@ using Tap = std::conditional_t<sizeof(acc_t<T>) == 8, int64_t, int32_t>;
 template <class T>
 constexpr int64_t kLine = 64 / sizeof(T);
 
-// Lets `count` values, `step` apart, compete with the running maxima. A NaN wins over a number and
-// stays; an equal value does not win.
-template <int64_t kStep, class T>
-void compete(const T* x, int64_t runtime_step, int64_t count, int64_t tap, acc_t<T>* best,
-             Tap<T>* taps) {
-  const int64_t step = kStep == 0 ? runtime_step : kStep;
+// Lets `count` values compete with the running maxima. A NaN wins over a number and stays; an equal
+// value does not win.
+template <class T>
+void compete(const T* x, int64_t count, int64_t tap, acc_t<T>* best, Tap<T>* taps) {
   for (int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<acc_t<T>>(x[i * step]);
+    const auto value = static_cast<acc_t<T>>(x[i]);
     const bool wins = !(value <= best[i]) & (best[i] == best[i]);
     best[i] = wins ? value : best[i];
     taps[i] = wins ? static_cast<Tap<T>>(tap) : taps[i];
   }
-}
-
-template <class T>
-void compete(const T* x, int64_t step, int64_t count, int64_t tap, acc_t<T>* best, Tap<T>* taps) {
-  if (step == 1) return compete<1>(x, step, count, tap, best, taps);
-  if (step == 2) return compete<2>(x, step, count, tap, best, taps);
-  compete<0>(x, step, count, tap, best, taps);
 }
 
 // Where results go: y, and the index if one is wanted.
@@ -50,7 +39,7 @@ struct Output {
   T* y;
   Index* index;  // may be null
   void store(int64_t at, int64_t count, const acc_t<T>* best, const Tap<T>* taps) const {
-    for (int64_t i = 0; i < count; ++i) y[at + i] = static_cast<T>(best[i]);
+    pairs::narrow(best, count, y + at);
     if (index == nullptr) return;
     for (int64_t i = 0; i < count; ++i) index[at + i] = static_cast<Index>(taps[i]);
   }
@@ -60,6 +49,8 @@ template <class T>
 GRADUS_INLINE Vec<acc_t<T>> load_acc(const T* x) {
   if constexpr (std::is_same_v<T, acc_t<T>>) {
     return load_vector(x);
+  } else if constexpr (kLanes<acc_t<T>> == kLaneCount<acc_t<T>>) {
+    return load(x);
   } else {
     acc_t<T> values[kLanes<acc_t<T>>];
     for (int i = 0; i < kLanes<acc_t<T>>; ++i) values[i] = static_cast<acc_t<T>>(x[i]);
@@ -144,7 +135,7 @@ void pool_pixels(const MaxPoolGeometry& g, const T* x, int64_t pi, int64_t to,
           for (int64_t s = in.s_begin; s < in.s_end; ++s) {
             const T* values =
                 from + c + r * g.window.dilation[0] * g.x[2] + s * g.window.dilation[1] * g.x[3];
-            compete<1>(values, 1, count, r * g.taps(1) + s, best, taps);
+            compete(values, count, r * g.taps(1) + s, best, taps);
           }
         }
       }
@@ -154,45 +145,118 @@ void pool_pixels(const MaxPoolGeometry& g, const T* x, int64_t pi, int64_t to,
   }
 }
 
-// The windows of tap s that lie inside a row of x, among [first, first + count).
-struct Span {
-  int64_t begin, end;
-  Span(const MaxPoolGeometry& g, int64_t s, int64_t first, int64_t count) {
-    const int64_t stride = g.window.stride[1];
-    const int64_t left =
-        g.window.padding[1] - s * g.window.dilation[1];  // start is q·stride - left
-    begin = std::max(first, left <= 0 ? 0 : (left + stride - 1) / stride);
-    end = std::min(first + count, (g.w + left + stride - 1) / stride);
-  }
-};
+// A row of x of a contiguous tensor in acc_t, as runs: what one tap meets in neighbouring windows
+// lies side by side, with -inf, which never wins, where a window meets padding. Taps whose elements
+// are of one phase of the stride share a run.
+template <class T>
+class TapRuns {
+ public:
+  using A = acc_t<T>;
 
-// One row of windows of one plane, contiguous: neighbouring outputs side by side.
-template <class T, class Index>
-void pool_row(const MaxPoolGeometry& g, const T* x, int64_t pi, int64_t to,
-              const Output<T, Index>& output) {
-  acc_t<T> best[kRun];
-  Tap<T> taps[kRun];
-  const int64_t r0 = g.first_tap(0, pi), r1 = g.end_tap(0, pi), s_count = g.taps(1);
-  for (int64_t first = 0; first < g.q; first += kRun) {
-    const int64_t count = std::min(kRun, g.q - first);
-    std::fill(best, best + count, -std::numeric_limits<acc_t<T>>::infinity());
-    for (int64_t i = 0; i < count; ++i)
-      taps[i] = static_cast<Tap<T>>(r0 * s_count + g.first_tap(1, first + i));
-    // What meets x of the last window and of the first.
-    const int64_t s0 = g.first_tap(1, first + count - 1), s1 = g.end_tap(1, first);
-    for (int64_t r = r0; r < r1; ++r) {
-      const T* row = x + (g.start(0, pi) + r * g.window.dilation[0]) * g.x[2];
-      for (int64_t s = s0; s < s1; ++s) {
-        const Span span(g, s, first, count);
-        if (span.begin >= span.end) continue;
-        compete(row + g.start(1, span.begin) + s * g.window.dilation[1], g.window.stride[1],
-                span.end - span.begin, r * s_count + s, best + span.begin - first,
-                taps + span.begin - first);
+  TapRuns(Cpu& cpu, const MaxPoolGeometry& g)
+      : w_(g.w),
+        stride_(g.window.stride[1]),
+        by_phase_(stride_ <= g.taps(1)),
+        count_(by_phase_ ? stride_ : g.taps(1)),
+        length_(g.q + (by_phase_ ? g.window.span(1) / stride_ : 0) + kLanes<A>),
+        runs_(cpu, count_),
+        of_taps_(cpu, g.taps(1)),
+        wide_(cpu, std::is_same_v<T, A> ? 0 : w_),
+        values_(cpu, count_, length_) {
+    std::fill(values_.data(), values_.data() + count_ * length_,
+              -std::numeric_limits<A>::infinity());
+    const int64_t dilation = g.window.dilation[1];
+    for (int64_t k = 0; k < count_; ++k) {
+      const int64_t first = (by_phase_ ? k : k * dilation) - g.window.padding[1];
+      const int64_t before = first < 0 ? (-first + stride_ - 1) / stride_ : 0;
+      const int64_t from = first + before * stride_, inside = (w_ - from + stride_ - 1) / stride_;
+      runs_.data()[k] = {from, k * length_ + before, std::min(inside, length_ - before)};
+    }
+    for (int64_t s = 0; s < g.taps(1); ++s) {
+      const int64_t at = s * dilation;
+      const int64_t place = by_phase_ ? at % stride_ * length_ + at / stride_ : s * length_;
+      of_taps_.data()[s] = values_.data() + place;
+    }
+  }
+
+  void read(const T* x) const {
+    const A* row = wide_.data();
+    if constexpr (std::is_same_v<T, A>) {
+      row = x;
+    } else {
+      pairs::widen(x, w_, wide_.data());
+    }
+    for (int64_t k = 0; k < count_; ++k) {
+      const Run& run = runs_.data()[k];
+      A* to = values_.data() + run.to;
+      if (stride_ == 1) {
+        copy_every<1>(row + run.from, run.count, to);
+      } else if (stride_ == 2) {
+        copy_every<2>(row + run.from, run.count, to);
+      } else {
+        for (int64_t i = 0; i < run.count; ++i) to[i] = row[run.from + i * stride_];
       }
     }
-    output.store(to + first, count, best, taps);
   }
-}
+  // What tap s meets in the windows 0, 1, ...; a vector may be read from any of them on.
+  const A* of_tap(int64_t s) const { return of_taps_.data()[s]; }
+
+ private:
+  struct Run {
+    int64_t from, to, count;  // elements of the row, `stride` apart, and their place among values
+  };
+  template <int64_t kStep>
+  static void copy_every(const A* from, int64_t count, A* to) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[kStep * i];
+  }
+
+  int64_t w_, stride_;
+  bool by_phase_;
+  int64_t count_, length_;
+  Workspace<Run> runs_;
+  Workspace<const A*> of_taps_;
+  Workspace<A> wide_, values_;
+};
+
+// Rows of windows of planes, contiguous: neighbouring outputs side by side.
+template <class T, class Index>
+class PoolRows {
+ public:
+  using A = acc_t<T>;
+
+  PoolRows(Cpu& cpu, const MaxPoolGeometry& g)
+      : g_(g), runs_(cpu, g), best_(cpu, g.q + n), taps_(cpu, g.q + n) {}
+
+  void pool(const T* x, int64_t pi, int64_t to, const Output<T, Index>& output) const {
+    const int64_t r0 = g_.first_tap(0, pi), r1 = g_.end_tap(0, pi), s_count = g_.taps(1);
+    A* best = best_.data();
+    Tap<T>* taps = taps_.data();
+    std::fill(best, best + g_.q + n, -std::numeric_limits<A>::infinity());
+    for (int64_t i = 0; i < g_.q; ++i) {
+      taps[i] = static_cast<Tap<T>>(r0 * s_count + g_.first_tap(1, i));
+    }
+    for (int64_t r = r0; r < r1; ++r) {
+      runs_.read(x + (g_.start(0, pi) + r * g_.window.dilation[0]) * g_.x[2]);
+      for (int64_t i = 0; i < g_.q; i += n) {
+        Vec<A> most = load_vector(best + i);
+        Vec<Tap<T>> which = load_vector(taps + i);
+        for (int64_t s = 0; s < s_count; ++s) {
+          take_larger<T>(load_vector(runs_.of_tap(s) + i), r * s_count + s, most, which);
+        }
+        store_vector(best + i, most);
+        store_vector(taps + i, which);
+      }
+    }
+    output.store(to, g_.q, best, taps);
+  }
+
+ private:
+  static constexpr int64_t n = kLanes<A>;
+  const MaxPoolGeometry& g_;
+  TapRuns<T> runs_;
+  Workspace<A> best_;
+  Workspace<Tap<T>> taps_;
+};
 
 template <class T, class Index>
 void forward(Cpu& cpu, const MaxPoolGeometry& g, const T* x, const Output<T, Index>& output) {
@@ -200,18 +264,23 @@ void forward(Cpu& cpu, const MaxPoolGeometry& g, const T* x, const Output<T, Ind
   const int64_t planes = g.channels_last ? 1 : g.c;
   const int64_t line = g.channels_last ? g.q * g.c : g.q;
   if (line == 0) return;
+  const auto for_lines = [&](int64_t begin, int64_t end, const auto& pool) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t pi = i % g.p, n = i / g.p / planes, plane = i / g.p % planes;
+      pool(x + n * g.x[0] + plane * g.x[1], pi, n * g.y[0] + plane * g.y[1] + pi * g.y[2]);
+    }
+  };
   parallel_tiles(cpu, g.n * planes * g.p, std::max<int64_t>(1, kTile / 4 / line),
                  [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
-                     const int64_t pi = i % g.p, plane = i / g.p;
-                     const T* from = x + plane / planes * g.x[0] + plane % planes * g.x[1];
-                     const int64_t to =
-                         plane / planes * g.y[0] + plane % planes * g.y[1] + pi * g.y[2];
-                     if (g.channels_last)
+                   if (g.channels_last) {
+                     return for_lines(begin, end, [&](const T* from, int64_t pi, int64_t to) {
                        pool_pixels(g, from, pi, to, output);
-                     else
-                       pool_row(g, from, pi, to, output);
+                     });
                    }
+                   const PoolRows<T, Index> rows(cpu, g);
+                   for_lines(begin, end, [&](const T* from, int64_t pi, int64_t to) {
+                     rows.pool(from, pi, to, output);
+                   });
                  });
 }
 
