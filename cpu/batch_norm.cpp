@@ -194,7 +194,7 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
 // ---- channels-last: m rows of c neighbours, cut into tiles --------------------------------------
 
 // Rows of a tile: few enough that a serial sum keeps its digits; and channels, in runs of memory.
-constexpr int64_t kTileRows = 256, kTileChannels = 256;
+constexpr int64_t kTileRows = 128, kTileChannels = 256;
 
 // Calls f(row_begin, row_end, c_begin, c_end) for the tiles.
 template <class F>
