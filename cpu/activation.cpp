@@ -25,8 +25,7 @@ const acc_t<T>* read_run(const T* x, int64_t step, int64_t count, acc_t<T>* buff
   if constexpr (std::is_same_v<T, A>) {
     return x;
   } else {
-    for_each_lanes<A>(
-        count, [&](int64_t i, auto lanes, int) { store(buffer + i, load(x + i, lanes), lanes); });
+    convert_run(x, count, buffer);
     return buffer;
   }
 }
@@ -39,12 +38,10 @@ acc_t<T>* result_run(T* y, int64_t step, acc_t<T>* buffer) {
 }
 template <class T>
 void write_run(const acc_t<T>* from, int64_t count, T* y, int64_t step) {
-  using A = acc_t<T>;
   if (step != 1) {
     for (int64_t i = 0; i < count; ++i) y[i * step] = static_cast<T>(from[i]);
-  } else if constexpr (!std::is_same_v<T, A>) {
-    for_each_lanes<A>(
-        count, [&](int64_t i, auto lanes, int) { store(y + i, load(from + i, lanes), lanes); });
+  } else if constexpr (!std::is_same_v<T, acc_t<T>>) {
+    convert_run(from, count, y);
   }
 }
 

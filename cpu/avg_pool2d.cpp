@@ -61,13 +61,6 @@ template <class A>
 void divide(A* values, int64_t count, A divisor) {
   for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
 }
-template <class T>
-void narrow(const acc_t<T>* from, int64_t count, T* to) {
-  using A = acc_t<T>;
-  for_each_lanes<A>(
-      count, [&](int64_t i, auto lanes, int) { store(to + i, load(from + i, lanes), lanes); });
-}
-
 // The divisors of a row of windows, kept from row to row as long as they are the same.
 template <class A>
 class Divisors {
@@ -122,7 +115,7 @@ void average_row(const AvgGeometry& g, const T* plane, int64_t i, Divisors<acc_t
       divide(to, pixel, divisor[j]);
     }
   }
-  narrow(means, g.y_row(), y);
+  convert_run(means, g.y_row(), y);
 }
 
 // To each column of the windows [first, end) its share.
@@ -170,7 +163,7 @@ void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>
     }
   }
   of_windows.finish();
-  narrow(sums, g.x_row(), dx);
+  convert_run(sums, g.x_row(), dx);
 }
 
 }  // namespace

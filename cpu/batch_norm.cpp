@@ -196,12 +196,14 @@ void backward_contiguous(Cpu& cpu, const BatchNormBackward& args, const BatchNor
 // Rows of a tile: few enough that a serial sum keeps its digits; and channels, in runs of memory.
 constexpr int64_t kTileRows = 128, kTileChannels = 256;
 
+// Tiles above each other.
+int64_t tiles_down(const BatchNormGeometry& g) { return (g.m() + kTileRows - 1) / kTileRows; }
+
 // Calls f(row_begin, row_end, c_begin, c_end) for the tiles.
 template <class F>
 void parallel_blocks(Cpu& cpu, const BatchNormGeometry& g, F&& f) {
   const int64_t across = (g.c + kTileChannels - 1) / kTileChannels;
-  const int64_t down = (g.m() + kTileRows - 1) / kTileRows;
-  cpu.parallel(across * down, [&](int64_t i) {
+  cpu.parallel(across * tiles_down(g), [&](int64_t i) {
     const int64_t row = i / across * kTileRows, c = i % across * kTileChannels;
     f(row, std::min(g.m(), row + kTileRows), c, std::min(g.c, c + kTileChannels));
   });
@@ -252,7 +254,7 @@ void forward_channels_last(Cpu& cpu, const BatchNormForward& args, const BatchNo
   using A = acc_t<T>;
   const T* x = args.x.as<T>();
   T* y = args.y.as<T>();
-  const int64_t tiles = (g.m() + kTileRows - 1) / kTileRows;
+  const int64_t tiles = tiles_down(g);
   // All memory is taken before the running statistics change.
   const Workspace<Moments> parts(cpu, args.training ? tiles * g.c : 0);
   const Workspace<A> terms(cpu, 3 * g.c);
@@ -310,7 +312,7 @@ void backward_channels_last(Cpu& cpu, const BatchNormBackward& args, const Batch
   const T* x = args.x.as<T>();
   const T* dy = args.dy.as<T>();
   T* dx = args.dx.as<T>();
-  const int64_t tiles = needs_sums(args) ? (g.m() + kTileRows - 1) / kTileRows : 0;
+  const int64_t tiles = needs_sums(args) ? tiles_down(g) : 0;
   const Workspace<Sums> parts(cpu, tiles * g.c);
   const Workspace<A> terms(cpu, 4 * g.c);
   if (tiles > 0) {

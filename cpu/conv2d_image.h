@@ -35,17 +35,6 @@ struct Patch {
   int64_t top, rows, left, columns;
 };
 
-// Consecutive values from one of T and acc_t<T> to the other.
-template <class From, class To>
-void convert_run(const From* from, int64_t count, To* to) {
-  if constexpr (std::is_same_v<From, To>) {
-    std::copy(from, from + count, to);
-  } else {
-    for_each_lanes<std::common_type_t<acc_t<From>, acc_t<To>>>(
-        count, [&](int64_t i, auto lanes, int) { store(to + i, load(from + i, lanes), lanes); });
-  }
-}
-
 // `count` neighbouring pixels, to `pitch` values apart.
 template <class T>
 void read_pixels(const ImageView<const T>& x, const T* from, int64_t count, acc_t<T>* to,

@@ -3,7 +3,9 @@
 // lanes, so the order of a sum depends on its length only.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "cpu/context.h"
@@ -211,6 +213,17 @@ inline void for_each_lanes(int64_t count, F&& f) {
   }
   for (; i + lanes <= count; i += lanes) f(i, FullLanes<A>{}, 0);
   if (i < count) f(i, count - i, 0);
+}
+
+// Consecutive values from one of T and acc_t<T> to the other.
+template <class From, class To>
+void convert_run(const From* from, int64_t count, To* to) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::copy(from, from + count, to);
+  } else {
+    for_each_lanes<std::common_type_t<acc_t<From>, acc_t<To>>>(
+        count, [&](int64_t i, auto lanes, int) { store(to + i, load(from + i, lanes), lanes); });
+  }
 }
 
 }  // namespace gradus::GRADUS_ISA

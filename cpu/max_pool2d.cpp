@@ -39,7 +39,7 @@ struct Output {
   T* y;
   Index* index;  // may be null
   void store(int64_t at, int64_t count, const acc_t<T>* best, const Tap<T>* taps) const {
-    pairs::narrow(best, count, y + at);
+    convert_run(best, count, y + at);
     if (index == nullptr) return;
     for (int64_t i = 0; i < count; ++i) index[at + i] = static_cast<Index>(taps[i]);
   }
@@ -184,7 +184,7 @@ class TapRuns {
     if constexpr (std::is_same_v<T, A>) {
       row = x;
     } else {
-      pairs::widen(x, w_, wide_.data());
+      convert_run(x, w_, wide_.data());
     }
     for (int64_t k = 0; k < count_; ++k) {
       const Run& run = runs_.data()[k];

@@ -137,19 +137,6 @@ void channels_of_window(const A* const (&taps_of_x)[4], int64_t count, A* y, uin
 constexpr int64_t kRun = 64;  // outputs that a 16-bit type is widened for at a time
 
 template <class T>
-void widen(const T* x, int64_t count, acc_t<T>* to) {
-  using A = acc_t<T>;
-  for_each_lanes<A>(count,
-                    [&](int64_t i, auto lanes, int) { store(to + i, load(x + i, lanes), lanes); });
-}
-template <class T>
-void narrow(const acc_t<T>* from, int64_t count, T* y) {
-  using A = acc_t<T>;
-  for_each_lanes<A>(
-      count, [&](int64_t i, auto lanes, int) { store(y + i, load(from + i, lanes), lanes); });
-}
-
-template <class T>
 void forward_row(const T* top, const T* bottom, int64_t width, int64_t outputs, T* y,
                  uint8_t* taps) {
   using A = acc_t<T>;
@@ -160,10 +147,10 @@ void forward_row(const T* top, const T* bottom, int64_t width, int64_t outputs, 
     for (int64_t at = 0; at < outputs; at += kRun) {
       const int64_t given = std::min(width - 2 * at, 2 * kRun),
                     count = std::min(kRun, outputs - at);
-      widen(top + 2 * at, given, rows[0]);
-      widen(bottom + 2 * at, given, rows[1]);
+      convert_run(top + 2 * at, given, rows[0]);
+      convert_run(bottom + 2 * at, given, rows[1]);
       row_of_windows(rows[0], rows[1], given, count, results, taps + at);
-      narrow(results, count, y + at);
+      convert_run(results, count, y + at);
     }
   }
 }
@@ -178,9 +165,9 @@ void forward_pixel(const T* const (&x)[4], int64_t channels, T* y, uint8_t* taps
     const A* const pointers[4] = {values[0], values[1], values[2], values[3]};
     for (int64_t at = 0; at < channels; at += kRun) {
       const int64_t count = std::min(kRun, channels - at);
-      for (int tap = 0; tap < 4; ++tap) widen(x[tap] + at, count, values[tap]);
+      for (int tap = 0; tap < 4; ++tap) convert_run(x[tap] + at, count, values[tap]);
       channels_of_window(pointers, count, results, taps + at);
-      narrow(results, count, y + at);
+      convert_run(results, count, y + at);
     }
   }
 }
