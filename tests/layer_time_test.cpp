@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "autograd/ops/activation.h"
 #include "core/generator.h"
+#include "examples/cli/layer_times.h"
 
 namespace gradus {
 namespace {
@@ -32,6 +35,34 @@ TEST(LayerTime, WithoutRepeatsEachDirectionRunsOnce) {
   ASSERT_TRUE(timing.backward.has_value());
   EXPECT_EQ(timing.backward->launches.size(), 1U);
   EXPECT_EQ(timing.forward.seconds, 0);
+}
+
+// A cold case of 1 MB that counts its calls and its copies; its result is of `factor` MB.
+OpCase counted_case(int64_t factor, int& calls, std::set<const Storage*>& copies) {
+  OpCase result;
+  result.inputs = {{.name = "x", .shape = {1, 1 << 18}}};
+  result.forward = [factor, &calls, &copies](std::span<const Tensor> in) {
+    ++calls;
+    copies.insert(in[0].storage().get());
+    return in[0].expand({factor, 1 << 18});
+  };
+  return result;
+}
+
+TEST(LayerTime, WithoutRepeatsAColdCaseRunsOnce) {
+  int calls = 0;
+  std::set<const Storage*> copies;
+  cli::time_case(counted_case(1, calls, copies), DType::f32, kCpu, true, 0);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(LayerTime, ColdCopiesCountWithTheirResults) {
+  int calls = 0;
+  std::set<const Storage*> small, large;
+  cli::time_case(counted_case(1, calls, small), DType::f32, kCpu, true, 1, 0);
+  EXPECT_EQ(small.size(), 200u);
+  cli::time_case(counted_case(99, calls, large), DType::f32, kCpu, true, 1, 0);
+  EXPECT_EQ(large.size(), 4u);
 }
 
 TEST(LayerTime, EveryOperandHasItsTurn) {

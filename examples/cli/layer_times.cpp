@@ -66,7 +66,9 @@ LayerTiming time_case(const OpCase& op_case, DType dtype, Device device, bool co
                                                           : Tensor()};
           }};
   layer.operands.push_back(draw_all(op_case, dtype, device));
-  const int64_t copies = cold ? cold_copies(op_case, dtype, device, layer.operands[0]) : 1;
+  // Without repeats, as for a profiler, the layer is called once, and only by time_layer().
+  const bool turns = cold && repeats > 0;
+  const int64_t copies = turns ? cold_copies(op_case, dtype, device, layer.operands[0]) : 1;
   while (std::ssize(layer.operands) < copies) {
     layer.operands.push_back(draw_all(op_case, dtype, device));
   }
