@@ -23,6 +23,10 @@ void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool i
                      kernel, args...);
 }
 
+// Of the loads of the kernels that hold regions: packs of one element are moved as runs.
+template <class T, int N>
+inline constexpr int kLoadBytes = N == 1 ? 16 : N* static_cast<int>(sizeof(T));
+
 // Of a lane.
 template <class T>
 inline constexpr int kMostRowPacks = GroupNormSlab::kMostRowElements / (kWarp * kFullPack<T>);
@@ -80,7 +84,7 @@ void forward(Cuda& cuda, const GroupNormForward& args, const GroupNormGeometry& 
     }
   }
   if (f.plan.on_chip) {
-    with_eviction<sizeof(T) * N>(cuda, args.x.nbytes(), [&](auto evict) {
+    with_eviction<kLoadBytes<T, N>>(cuda, args.x.nbytes(), [&](auto evict) {
       launch_slab(cuda, f.plan, shared, f.plan.pieces > 1,
                   f.plan.by_block ? group_norm_forward_slab<T, N, true, evict()>
                                   : group_norm_forward_slab<T, N, false, evict()>,
@@ -109,7 +113,7 @@ void backward_held(Cuda& cuda, const SlabBackward<T>& b) {
     }
   }
   const int64_t bytes = b.plan.numel() * int64_t{sizeof(T)};
-  with_eviction<sizeof(T) * N>(cuda, bytes, [&](auto evict) {
+  with_eviction<kLoadBytes<T, N>>(cuda, bytes, [&](auto evict) {
     launch_slab(cuda, b.plan, 2 * b.plan.tensor_bytes, b.plan.on_chip && b.plan.pieces > 1,
                 b.plan.by_block ? group_norm_backward_slab<T, N, true, evict()>
                                 : group_norm_backward_slab<T, N, false, evict()>,

@@ -7,6 +7,7 @@
 
 #include "core/ops/group_norm.h"
 #include "cuda/device/strided_plan.h"
+#include "cuda/element_lanes.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -14,7 +15,8 @@ namespace gradus {
 // Contiguous tensors: a set is one run of memory, of which a block holds a region in shared memory.
 // A region is rows_per_piece whole rows (channels) of `cols` packs, or, where not even one row
 // fits, one of `segments` parts of a row. Threads are laid over it as `slots` rows at once, with
-// lanes_per_row threads along each.
+// lanes_per_row threads along each. Packs of one element are for rows that larger ones do not
+// divide or pointers that are not aligned; a block moves those as one run.
 struct GroupNormSlab {
   int64_t sets = 0;
   int64_t m = 0;  // elements of a set
@@ -67,8 +69,10 @@ constexpr int64_t region_bytes(int64_t element) { return (element == 8 ? 48 : 49
 inline constexpr int64_t kMostClusterBlocks = 8;
 // Packs up to which part of a warp takes a set, per tensor held: no barriers then.
 inline constexpr int64_t kWarpPacks[] = {512, 256};
-// Packs of one thread that a block aims at, per tensor held.
-inline constexpr int64_t kThreadPacks[] = {12, 6};
+// Packs of one thread that a block aims at, per tensor held; single elements.
+inline constexpr int64_t kThreadPacks[] = {12, 6}, kThreadElements[] = {64, 32};
+// Single elements of one thread where part of a warp takes a set.
+inline constexpr int64_t kWarpElements = 64;
 inline constexpr int64_t kMostWarps = 16;
 // Warps of a block of several sets: fewer where they hold much, so that a multiprocessor fills up.
 inline constexpr int kWarpsOfSmallSets = 4;
@@ -99,9 +103,11 @@ inline void cut_set(GroupNormSlab& plan, int64_t most) {
 
 inline void share_by_warp(GroupNormSlab& plan, int64_t set_bytes) {
   plan.by_block = false;
-  plan.lanes_per_row = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.cols)));
-  plan.lanes_per_set =
-      static_cast<int>(std::min<int64_t>(32, plan.lanes_per_row * ceil_power_of_two(plan.rows)));
+  const int64_t rows = ceil_power_of_two(plan.rows);
+  int64_t lanes = ceil_power_of_two(plan.cols) * rows;
+  if (plan.width == 1) lanes = ceil_power_of_two(ceil_div(plan.m, kWarpElements));
+  plan.lanes_per_set = static_cast<int>(std::min<int64_t>(32, lanes));
+  plan.lanes_per_row = static_cast<int>(std::max<int64_t>(1, plan.lanes_per_set / rows));
   plan.slots = plan.lanes_per_set / plan.lanes_per_row;
   const int64_t warp_bytes = set_bytes * 32 / plan.lanes_per_set;
   const bool is_large = kWarpsOfSmallSets * warp_bytes > kSmallSetsBytes;
@@ -119,6 +125,7 @@ inline void share_by_block(GroupNormSlab& plan, int64_t per_thread) {
     plan.lanes_per_row = static_cast<int>(32 * warps / rows);
   } else {
     plan.lanes_per_row = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.cols)));
+    if (plan.width == 1) plan.lanes_per_row = lanes_of_elements(rows, plan.cols, 32 * warps);
     plan.slots = static_cast<int>(32 * warps / plan.lanes_per_row);
   }
   plan.threads = plan.lanes_per_set = static_cast<int>(32 * warps);
@@ -147,7 +154,8 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   plan.groups = g.g;
   plan.rows = g.channels();
   plan.width = width;
-  const int64_t most = detail::region_bytes(element) / (width * element);
+  const int64_t begin = width == 1 ? 16 : 0;  // a run begins anywhere in its first 16 bytes
+  const int64_t most = (detail::region_bytes(element) - begin) / (width * element);
   const auto fits = [&] {
     return plan.pieces == 1 || (has_clusters && plan.pieces <= detail::kMostClusterBlocks);
   };
@@ -158,11 +166,12 @@ inline GroupNormSlab plan_group_norm_slab(const GroupNormGeometry& g, int width,
   if (plan.pieces == 1 && plan.region_packs() <= detail::kWarpPacks[tensors - 1]) {
     detail::share_by_warp(plan, tensors * plan.m * element);
   } else {
-    detail::share_by_block(plan, detail::kThreadPacks[tensors - 1]);
+    const auto& each = width == 1 ? detail::kThreadElements : detail::kThreadPacks;
+    detail::share_by_block(plan, each[tensors - 1]);
   }
   plan.row_packs = detail::packs_in_registers(plan, element, tensors);
   const int64_t bytes = plan.region_packs() * width * element * plan.sets_per_block;
-  plan.tensor_bytes = static_cast<int>(ceil_div(bytes, 16) * 16);
+  plan.tensor_bytes = static_cast<int>(ceil_div(begin + bytes, 16) * 16);
   plan.by_pieces = FastDivisor(static_cast<uint32_t>(plan.pieces));
   plan.by_segments = FastDivisor(static_cast<uint32_t>(plan.segments));
   plan.by_groups = FastDivisor(static_cast<uint32_t>(plan.groups));

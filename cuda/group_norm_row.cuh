@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 8 : 12)
       if (lane + k * kWarp < packs) take(in[k]);
     }
   };
-  const Moments<A> moments = lanes_moments<T, N>(each, kWarp);  // 2 moments
+  const Moments<A> moments = lanes_moments<T>(each, kWarp);  // 2 moments
   const A scale = finish_set(f, set, moments, lane == 0) * gamma;
   T* const y = f.y + set * f.plan.m + lane * N;
 #pragma unroll

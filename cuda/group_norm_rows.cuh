@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(GroupNormSlab::kRowThreads, K > 4 ? 9 : 12)
       if (r.lane + k * kWarp < packs) take(in[k]);
     }
   };
-  const Moments<A> own = lanes_moments<T, N>(each, kWarp);  // 2 moments
+  const Moments<A> own = lanes_moments<T>(each, kWarp);  // 2 moments
   if (r.lane == 0) of_row[r.row] = own;
   __syncthreads();
   // The rows are equally long. About the first one's mean, so that of equal means it is theirs.

@@ -7,6 +7,7 @@
 #include "cuda/device/norm.cuh"
 #include "cuda/device/quotient.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/run.cuh"
 #include "cuda/device/stream.cuh"
 #include "cuda/group_norm_plan.h"
 #include "cuda/launch_kernel.cuh"
@@ -81,6 +82,20 @@ __device__ __forceinline__ SlabThread slab_thread(const GroupNormSlab& plan) {
   return at;
 }
 
+// The block's elements, which are neighbours in memory. Packs of one element are not moved one by
+// one, but as part of this run.
+struct SlabRun {
+  int64_t base;
+  int count;
+};
+template <bool kBlock>
+__device__ __forceinline__ SlabRun slab_run(const GroupNormSlab& plan, const SlabThread& at) {
+  if constexpr (kBlock) return {at.base, at.rows * at.cols};
+  const int64_t first = int64_t{blockIdx.x} * plan.sets_per_block;
+  const int64_t sets = min(int64_t{plan.sets_per_block}, plan.sets - first);
+  return {first * plan.m, static_cast<int>(sets * plan.m)};
+}
+
 // Calls f(element) for the first element of each of this thread's packs.
 template <int N, class F>
 __device__ __forceinline__ void for_each_pack(const GroupNormSlab& plan, const SlabThread& at,
@@ -126,23 +141,23 @@ __device__ __forceinline__ ChannelSums<A> lanes_sum(ChannelSums<A> sums, int wid
 // The moments of what the lanes of a set (or a warp of its block) hold, in two passes; each(f)
 // calls f(pack) for a lane's packs. The residual Σ (x - centre) corrects the rounding of the first
 // pass; that of 16-bit elements is coarser anyway.
-template <class T, int N, class Each>
+template <class T, class Each>
 __device__ __forceinline__ Moments<acc_t<T>> lanes_moments(Each&& each, int width) {
   using A = acc_t<T>;
   constexpr bool kCorrects = sizeof(T) > 2;
   A total = A(0);
-  int packs = 0;
-  each([&](const Raw<T, N>& in) {
+  int own = 0;
+  each([&]<int N>(const Raw<T, N>& in) {
 #pragma unroll
     for (int j = 0; j < N; ++j) total += in[j];
-    ++packs;
+    own += N;
   });
-  const A count = lanes_sum(static_cast<A>(packs * N), width);
+  const A count = lanes_sum(static_cast<A>(own), width);
   total = lanes_sum(total, width);
   const A share = count > A(0) ? A(1) / count : A(0);  // lanes without packs take part too
   const A centre = kCorrects || count == A(0) ? total * share : divide(total, count, share);
   A residual = A(0), square = A(0);
-  each([&](const Raw<T, N>& in) {
+  each([&]<int N>(const Raw<T, N>& in) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const A d = in[j] - centre;
@@ -207,7 +222,8 @@ __device__ __forceinline__ V merge_set(const V& of_warp, bool has_cluster, int p
 // grid    one block per region of a set (a cluster, where a set has several), or per several sets
 // passes  1 load, 2 moments, 3 write
 // bytes   fewest 2Eb = actual; with `parts` x alone
-// smem    the region: each thread reads only what it copied itself
+// smem    the region: each thread reads only what it copied itself; of packs of one element the
+//         block's run, which results replace
 // needs   packs of N aligned in x and y; at most 16 warps
 // order   packs of a lane, lanes, warps, blocks of the cluster: fixed by the shape
 template <class T, int N, bool kBlock, Evict kEvict>
@@ -215,18 +231,34 @@ __global__ void __launch_bounds__(512, 2)
     group_norm_forward_slab(const __grid_constant__ SlabForward<T> f) {
   using A = acc_t<T>;
   const SlabThread at = slab_thread<kBlock>(f.plan);
-  T* held = reinterpret_cast<T*>(dynamic_shared()) + at.held;
+  constexpr bool kRuns = N == 1;
+  const SlabRun run = slab_run<kBlock>(f.plan, at);
+  T* const region =
+      reinterpret_cast<T*>(dynamic_shared()) + (kRuns ? place_in_pack(f.x + run.base) : 0);
+  T* const held = region + at.held;
   const T* x = f.x + at.base;
   const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
-  for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i, policy); });  // 1 load
+  if constexpr (kRuns) {  // 1 load
+    hold_run(region, f.x + run.base, run.count, policy);
+  } else {
+    for_each_pack<N>(f.plan, at, [&](int i) { hold_pack<N>(held + i, x + i, policy); });
+  }
   commit_copies();
   wait_copies<0>();
+  if constexpr (kRuns) __syncthreads();
   const auto each = [&](auto&& take) {
-    for_each_pack<N>(f.plan, at, [&](int i) { take(load_raw<N>(held + i)); });
+    if constexpr (kRuns) {
+      for_each_of_run(
+          held, at.rows * at.cols, at.slot * f.plan.lanes_per_row + at.lane, f.plan.lanes_per_set,
+          [&](int i) { take(load_raw<kFullPack<T>>(held + i)); },
+          [&](int i) { take(load_raw<1>(held + i)); });
+    } else {
+      for_each_pack<N>(f.plan, at, [&](int i) { take(load_raw<N>(held + i)); });
+    }
   };
   Moments<A> moments =  // 2 moments
-      lanes_moments<T, N>(each, kBlock ? kWarp : f.plan.lanes_per_set);
+      lanes_moments<T>(each, kBlock ? kWarp : f.plan.lanes_per_set);
   const bool has_cluster = kBlock && f.parts == nullptr && f.plan.pieces > 1;
   if constexpr (kBlock) {
     moments = merge_set<FoldMoments>(moments, has_cluster, f.plan.pieces);
@@ -238,7 +270,8 @@ __global__ void __launch_bounds__(512, 2)
   }
   const A rstd =
       finish_set(f, at.set, moments, at.slot == 0 && at.lane == 0 && at.rows > 0 && at.piece == 0);
-  T* y = f.y + at.base;
+  if constexpr (kRuns && !kBlock) __syncwarp();  // all have read what results are to replace
+  T* y = kRuns ? held : f.y + at.base;
   for (int row = at.slot; row < at.rows; row += f.plan.slots) {  // 3 write
     const A scale = rstd * (f.gamma != nullptr ? f.gamma[at.channel + row] : A(1));
     const A beta = f.beta != nullptr ? f.beta[at.channel + row] : A(0);
@@ -251,6 +284,10 @@ __global__ void __launch_bounds__(512, 2)
       for (int j = 0; j < N; ++j) out[j] = norm_scaled(in[j], moments.mean, scale, beta);
       store_rounded(y + i * N, out);
     }
+  }
+  if constexpr (kRuns) {
+    __syncthreads();
+    store_run(f.y + run.base, region, run.count);
   }
   if (has_cluster) cluster_wait();
 }

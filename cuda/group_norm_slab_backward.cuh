@@ -69,10 +69,9 @@ __device__ __forceinline__ SlabSums<acc_t<T>> held_sums(const SlabBackward<T>& b
 
 template <class T, int N>
 __device__ __forceinline__ void write_dx(const SlabBackward<T>& b, const SlabThread& at, const T* x,
-                                         const T* dy, acc_t<T> mean, acc_t<T> rstd, acc_t<T> m1,
-                                         acc_t<T> m2, acc_t<T> first_gamma) {
+                                         const T* dy, T* dx, acc_t<T> mean, acc_t<T> rstd,
+                                         acc_t<T> m1, acc_t<T> m2, acc_t<T> first_gamma) {
   using A = acc_t<T>;
-  T* dx = b.dx + at.base;
   A next_gamma = first_gamma;
   for (int row = at.slot; row < at.rows; row += b.plan.slots) {
     const A scale = rstd * next_gamma;
@@ -106,7 +105,7 @@ __device__ __forceinline__ void write_dx(const SlabBackward<T>& b, const SlabThr
 // grid    as the forward kernel
 // passes  1 load, 2 sums, 3 write
 // bytes   fewest 3Eb = actual (parts: 2 numbers per sample and channel); without dx x and dy alone
-// smem    the regions of x and of dy: each thread reads only what it copied itself
+// smem    the regions of x and of dy, as in the forward kernel
 // needs   packs of N aligned in x, dy and dx; at most 16 warps
 // order   packs of a lane, lanes, warps, blocks of the cluster: fixed by the shape
 template <class T, int N, bool kBlock, Evict kEvict>
@@ -116,14 +115,24 @@ __global__ void __launch_bounds__(512, 2)
   __shared__ ChannelSums<A> of_warp[16];
   const GroupNormSlab& plan = b.plan;
   const SlabThread at = slab_thread<kBlock>(plan);
-  T* x = reinterpret_cast<T*>(dynamic_shared()) + at.held;
-  T* dy = x + plan.tensor_bytes / static_cast<int>(sizeof(T));
+  constexpr bool kRuns = N == 1;
+  const SlabRun run = slab_run<kBlock>(plan, at);
+  T* const shared = reinterpret_cast<T*>(dynamic_shared());
+  T* const region = shared + (kRuns ? place_in_pack(b.x + run.base) : 0);
+  T* const dy_region = shared + plan.tensor_bytes / static_cast<int>(sizeof(T)) +
+                       (kRuns ? place_in_pack(b.dy + run.base) : 0);
+  T *const x = region + at.held, *const dy = dy_region + at.held;
   const L2Policy<kEvict> policy;
   wait_for_previous_kernel();
-  for_each_pack<N>(plan, at, [&](int i) {  // 1 load
-    hold_pack<N>(x + i, b.x + at.base + i, policy);
-    hold_pack<N>(dy + i, b.dy + at.base + i, policy);
-  });
+  if constexpr (kRuns) {  // 1 load
+    hold_run(region, b.x + run.base, run.count, policy);
+    hold_run(dy_region, b.dy + run.base, run.count, policy);
+  } else {
+    for_each_pack<N>(plan, at, [&](int i) {
+      hold_pack<N>(x + i, b.x + at.base + i, policy);
+      hold_pack<N>(dy + i, b.dy + at.base + i, policy);
+    });
+  }
   commit_copies();
   const bool is_set = at.set < plan.sets;
   const A mean = is_set ? b.mean[at.set] : A(0), rstd = is_set ? b.rstd[at.set] : A(0);
@@ -131,6 +140,7 @@ __global__ void __launch_bounds__(512, 2)
   ChannelSums<A>* parts = b.parts;
   if (parts != nullptr) parts += (at.sample * plan.segments + at.segment) * plan.groups * plan.rows;
   wait_copies<0>();
+  if constexpr (kRuns) __syncthreads();
   const SlabSums<A> sums = held_sums<T, N>(b, at, x, dy, mean, parts, rstd, gamma);  // 2 sums
   const int width = kBlock ? kWarp : plan.lanes_per_set;
   ChannelSums<A> d = lanes_sum(sums.d, width);
@@ -150,7 +160,12 @@ __global__ void __launch_bounds__(512, 2)
   start_next_kernel();
   if (b.dx != nullptr) {  // 3 write; of one element dx is 0, whatever d - m1 rounds to
     const A share = A(1) / static_cast<A>(plan.m), scale = plan.m > 1 ? rstd : A(0);
-    write_dx<T, N>(b, at, x, dy, mean, scale, d.dy * share, d.dy_xhat * rstd * share, gamma);
+    T* const dx = kRuns ? x : b.dx + at.base;
+    write_dx<T, N>(b, at, x, dy, dx, mean, scale, d.dy * share, d.dy_xhat * rstd * share, gamma);
+    if constexpr (kRuns) {
+      __syncthreads();
+      store_run(b.dx + run.base, region, run.count);
+    }
   }
   if (has_cluster) cluster_wait();
 }

@@ -143,9 +143,12 @@ TEST(GroupNormPlan, TheShapesOfATrainingRun) {
     EXPECT_EQ(plan({2, 6, 1032, 3, 8, 2}, tensors).row_packs, 0);
     EXPECT_EQ(plan({2, 6, 1024, 3, 2, 8}, tensors).row_packs, 0);
   }
-  // Sets of two elements: 16 of them share a warp.
-  EXPECT_EQ(plan(kCases[6], 1).lanes_per_set, 2);
-  EXPECT_EQ(plan(kCases[6], 1).sets_per_block, 64);
+  // Single elements: a thread takes a set of two, or of 49; planes of 49 share a block.
+  EXPECT_EQ(plan(kCases[6], 1).lanes_per_set, 1);
+  EXPECT_EQ(plan(kCases[6], 1).sets_per_block, 128);
+  EXPECT_EQ(plan({256, 2048, 49, 2048, 1, 2}, 1).lanes_per_set, 1);
+  EXPECT_EQ(plan({256, 2048, 49, 32, 1, 2}, 2).threads, 96);
+  EXPECT_EQ(plan({256, 2048, 49, 32, 1, 2}, 2).lanes_per_row, 4);
   // Beyond a cluster, statistics go through memory.
   EXPECT_TRUE(plan(kCases[18], 2).on_chip);
   EXPECT_GT(plan(kCases[18], 2).pieces, 1);

@@ -61,6 +61,7 @@ std::vector<OpCase> instance_norm_cases() {
       {.name = "row_192", .shape = {3, 2, 12, 16}},
       {.name = "row_384", .shape = {3, 5, 16, 24}},
       {.name = "row_768", .shape = {2, 3, 32, 24}},
+      {.name = "planes_of_49", .shape = {37, 5, 7, 7}},
       {.name = "rank5", .shape = {2, 3, 2, 3, 4}},
       {.name = "channels_last", .shape = {4, 19, 5, 7}, .channels_last = true},
       {.name = "eval", .shape = {4, 3, 5, 7}, .training = false},
