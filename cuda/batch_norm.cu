@@ -1,6 +1,7 @@
 // Batch normalization on CUDA: which kernels run, for contiguous and for channels-last tensors.
 #include "core/ops/batch_norm.h"
 
+#include "cuda/batch_norm_bands.cuh"
 #include "cuda/batch_norm_columns.cuh"
 #include "cuda/batch_norm_held.cuh"
 #include "cuda/batch_norm_rows.cuh"
@@ -89,6 +90,26 @@ bool launch_held(Cuda& cuda, const Of& of, typename Of::Element* to, const Batch
   return false;
 }
 
+// The same for bands of channels, where their planes do not divide into packs.
+template <class Of, class Finish>
+bool launch_bands(Cuda& cuda, const Of& of, typename Of::Element* to, const BatchNormGeometry& g,
+                  std::initializer_list<const void*> pointers, const Finish& finish,
+                  int64_t* batches) {
+  using T = typename Of::Element;
+  constexpr int N = kFullPack<T>;
+  if (!cuda.has_hopper_features() || pack_width(sizeof(T), pointers, {}) != N) return false;
+  const BatchNormBands bands =
+      plan_batch_norm_bands(g.n, g.c, g.s, N, Of::kInputs, shared_limit(cuda));
+  if (bands.held.cluster == 0) return false;
+  const LaunchShape shape{.grid = exact_blocks(g.c / bands.channels * bands.held.cluster, kOp),
+                          .threads = kThreads,
+                          .shared_bytes = static_cast<size_t>(bands.held.bytes),
+                          .cluster = bands.held.cluster,
+                          .carveout = cudaSharedmemCarveoutMaxShared};
+  launch_overlapping(cuda, shape, batch_norm_bands<Of, Finish, N>, of, to, bands, finish, batches);
+  return true;
+}
+
 // Launches the kernel that reads memory once where the inputs do not fit L2; false, and nothing
 // launched, where it does not suit.
 template <int N, class Of, class Finish>
@@ -131,6 +152,9 @@ void forward_rows(Cuda& cuda, const BatchNormForward& args, const BatchNormGeome
   }
   // A cumulative average needs the count of batches before any block finishes a channel.
   if (!args.cumulative && launch_held<N>(cuda, finish.of, y, plan, finish, batches)) return;
+  if constexpr (N == 1) {
+    if (!args.cumulative && launch_bands(cuda, finish.of, y, g, {x, y}, finish, batches)) return;
+  }
   if (launch_waves<N>(cuda, finish.of, y, plan, finish, batches)) return;
   auto* parts = reserve_parts<Moments<acc_t<T>>>(cuda, plan.chunks * g.c);
   finish.parts = parts;
@@ -183,6 +207,9 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
   const bool streams = batch_norm_streams(args.x.nbytes());
   int64_t* const none = nullptr;
   if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none)) return;
+  if constexpr (N == 1) {
+    if (second_pass && launch_bands(cuda, sums, dx, g, {x, dy, dx}, finish, none)) return;
+  }
   if (second_pass && launch_waves<N>(cuda, sums, dx, plan, finish, none)) return;
   auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c);
   finish.parts = parts;

@@ -32,9 +32,11 @@ struct WarpParts {
 #endif
   }
 
-  // All parts of the cluster merged, in the same order for everyone; all threads call it.
-  __device__ __forceinline__ Part exchange(const Part& of_warp, int cluster) {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, count = cluster * kWarps;
+  // All parts of the cluster merged, in the same order for everyone; all threads call it. Of those
+  // of `warps` warps of each block from `first_warp` on.
+  __device__ __forceinline__ Part exchange(const Part& of_warp, int cluster, int first_warp = 0,
+                                           int warps = kWarps) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, count = cluster * warps;
     Slot slot;
     memcpy(&slot, &of_warp, sizeof of_warp);
     if (cluster == 1) {
@@ -47,7 +49,8 @@ struct WarpParts {
 #pragma unroll
     for (int first = 0; first < kMost; first += kWarp) {
       if (first + lane >= count) continue;
-      slot = of[first + lane];
+      const int i = first + lane;
+      slot = of[warps == kWarps ? i : i / warps * kWarps + first_warp + i % warps];
       Part theirs;
       memcpy(&theirs, &slot, sizeof theirs);
       part = merge(part, theirs);

@@ -6,6 +6,7 @@
 
 #include "core/host_device.h"
 #include "cuda/device/strided_plan.h"
+#include "cuda/element_lanes.h"
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -181,6 +182,67 @@ inline BatchNormHeld plan_batch_norm_held(const BatchNormRows& rows, int pack_by
   return plan;
 }
 
+// Contiguous tensors with planes that packs of 16 bytes do not divide: a cluster holds a band of
+// neighbouring channels, whose part of a sample is a run that they do divide. Block r of the
+// cluster has samples r·samples, ... and the threads of some warps for each channel, `lanes` along
+// a plane.
+struct BatchNormBands {
+  static constexpr int kMostChannels = kBatchNormThreads / 32;
+  static constexpr int64_t kRunBytes = 512;       // of a band, where there are channels enough
+  static constexpr int64_t kMostBytes = 110'000;  // two blocks on a multiprocessor
+  static constexpr int64_t kBusyBlocks = 512;
+
+  BatchNormHeld held{};  // of the band, as if it were one channel; whole runs
+  int channels = 1;      // of the band, a power of two
+  int plane = 0;         // elements
+  int samples = 0;
+  int lanes = 32;
+};
+
+// `width`: of packs of 16 bytes. held.cluster is 0 where it does not suit.
+inline BatchNormBands plan_batch_norm_bands(int64_t n, int64_t c, int64_t s, int width, int inputs,
+                                            int64_t shared_limit) {
+  constexpr int64_t kPack = 16, kForParts = 5120;
+  BatchNormBands plan;
+  int64_t channels = 1;
+  while (channels * s % width != 0) channels *= 2;
+  if (c % channels != 0 || n * c * s > UINT32_MAX) return {};
+  while (channels * 2 <= plan.kMostChannels && c % (channels * 2) == 0 &&
+         channels * s * kPack / width < plan.kRunBytes) {
+    channels *= 2;
+  }
+  BatchNormRows rows = plan_batch_norm_rows(n, c / channels, channels * s, width);
+  const int64_t sample_bytes = rows.row_packs * kPack * inputs;
+  const auto bytes = [&](int64_t cluster) { return ceil_div(n, cluster) * sample_bytes; };
+  int cluster = BatchNormHeld::kMostBlocks;
+  const auto has_more = [&] {  // blocks than it needs
+    const int64_t half = ceil_div(n, cluster / 2) * rows.row_packs;
+    return n < cluster || half <= kBatchNormThreads ||
+           (rows.c * cluster > plan.kBusyBlocks &&
+            bytes(cluster / 2) <= BatchNormHeld::kBytesOfFour);
+  };
+  while (cluster > 1 && has_more()) cluster /= 2;
+  if (bytes(cluster) > std::min(plan.kMostBytes, shared_limit - kForParts)) return {};
+  rows.set_step(kBatchNormThreads, width);
+  plan.channels = static_cast<int>(channels);
+  plan.plane = static_cast<int>(s);
+  plan.samples = static_cast<int>(ceil_div(n, cluster));
+  plan.lanes = lanes_of_elements(plan.samples, s, kBatchNormThreads / channels);
+  const auto piece = static_cast<int>(plan.samples * rows.row_packs);
+  plan.held = {.cluster = cluster,
+               .packs = static_cast<int>(rows.packs),
+               .piece = piece,
+               .in_shared = piece,
+               .bytes = static_cast<int>(piece * kPack * inputs),
+               .channel = static_cast<uint32_t>(rows.channel),
+               .row = static_cast<uint32_t>(rows.row),
+               .row_packs = static_cast<uint32_t>(rows.row_packs),
+               .step_packs = static_cast<uint32_t>(rows.step_packs),
+               .step = static_cast<uint32_t>(rows.step),
+               .wrap = static_cast<uint32_t>(rows.wrap)};
+  return plan;
+}
+
 // Blocks of batch_norm_held that a multiprocessor should have room for.
 constexpr int batch_norm_held_blocks(int threads, int kept, int inputs) {
   if (threads == BatchNormHeld::kWideThreads) return 1;
@@ -222,6 +284,33 @@ struct BatchNormHeldWalk : BatchNormPosition<uint32_t> {
     const uint32_t row = pack / plan.row_packs;
     in_row = pack - row * plan.row_packs;
     at = c * plan.channel + row * plan.row + in_row * static_cast<uint32_t>(width);
+  }
+};
+
+// A thread's elements of its channel among those that its block holds: every `lanes`-th one of
+// every `slots`-th sample's plane.
+struct BatchNormBandWalk {
+  int at;    // in the block's shared memory
+  int left;  // elements from this one on
+  int in_plane, first, plane, lanes, wrap;
+
+  GRADUS_HD BatchNormBandWalk(const BatchNormBands& plan, int channel, int thread, int samples)
+      : first(thread % plan.lanes), plane(plan.plane), lanes(plan.lanes) {
+    const int run = static_cast<int>(plan.held.channel), slot = thread / lanes;
+    const int slots = kBatchNormThreads / plan.channels / lanes;
+    const int of_plane = (plane - first + lanes - 1) / lanes;
+    left = slot < samples && first < plane ? (samples - slot + slots - 1) / slots * of_plane : 0;
+    at = slot * run + channel * plane + first;
+    in_plane = first;
+    wrap = slots * run - of_plane * lanes;
+  }
+  GRADUS_HD void step() {
+    --left;
+    at += lanes;
+    in_plane += lanes;
+    if (in_plane < plane) return;
+    in_plane = first;
+    at += wrap;
   }
 };
 

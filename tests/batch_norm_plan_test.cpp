@@ -191,6 +191,83 @@ TEST(BatchNormPlan, ClustersHoldChannelsThatFit) {
   EXPECT_EQ(held(2, 3, 64, 4, 1).cluster, 1);
 }
 
+// Counts how often the threads of the clusters that hold bands visit each element, when they copy
+// packs and when they take elements of their channel.
+void expect_bands_walked_once(int64_t n, int64_t c, int64_t s, int width, int inputs) {
+  SCOPED_TRACE(concat(n, "x", c, "x", s, " width ", width, " inputs ", inputs));
+  const BatchNormBands plan = plan_batch_norm_bands(n, c, s, width, inputs, kHopper);
+  ASSERT_GT(plan.held.cluster, 0);
+  EXPECT_LE(plan.held.bytes, BatchNormBands::kMostBytes);
+  EXPECT_EQ(plan.channels * s % width, 0);
+  EXPECT_EQ(c % plan.channels, 0);
+  std::vector<int> copied(static_cast<size_t>(n * c * s)), taken = copied;
+  const int threads = kBatchNormThreads / plan.channels, run = plan.channels * plan.plane;
+  for (int64_t band = 0; band < c / plan.channels; ++band) {
+    for (int rank = 0; rank < plan.held.cluster; ++rank) {
+      const int begin = rank * plan.held.piece;
+      const int count = std::max(0, std::min(plan.held.piece, plan.held.packs - begin));
+      std::vector<int64_t> place(static_cast<size_t>(plan.held.piece * width), -1);  // in memory
+      for (int thread = 0; thread < kBatchNormThreads; ++thread) {
+        BatchNormHeldWalk walk(plan.held, static_cast<uint32_t>(band),
+                               static_cast<uint32_t>(begin + thread), width);
+        for (int i = thread; i < count; i += kBatchNormThreads, walk.step(plan.held)) {
+          for (int j = 0; j < width; ++j) {
+            ++copied[walk.at + static_cast<size_t>(j)];
+            place[static_cast<size_t>(i * width + j)] = walk.at + j;
+          }
+        }
+      }
+      const int samples = count * width / run;
+      for (int thread = 0; thread < kBatchNormThreads; ++thread) {
+        const int channel = thread / threads;
+        BatchNormBandWalk walk(plan, channel, thread % threads, samples);
+        for (; walk.left > 0; walk.step()) {
+          const int64_t element = place.at(static_cast<size_t>(walk.at));
+          ASSERT_GE(element, 0);
+          EXPECT_EQ(element / s % c, band * plan.channels + channel);
+          ++taken[static_cast<size_t>(element)];
+        }
+      }
+    }
+  }
+  for (const int count : copied) ASSERT_EQ(count, 1);
+  for (const int count : taken) ASSERT_EQ(count, 1);
+}
+
+TEST(BatchNormPlan, BandsAreWalkedOnce) {
+  for (const int inputs : {1, 2}) {
+    expect_bands_walked_once(256, 16, 49, 8, inputs);
+    expect_bands_walked_once(9, 24, 49, 4, inputs);
+    expect_bands_walked_once(64, 6, 196, 8, inputs);
+    expect_bands_walked_once(1, 8, 1, 8, inputs);
+    expect_bands_walked_once(3, 4, 9, 4, inputs);
+    expect_bands_walked_once(5, 2, 169, 2, inputs);
+    expect_bands_walked_once(2, 8, 3025, 8, inputs);
+  }
+}
+
+TEST(BatchNormPlan, BandsOfTheShapesOfNetworks) {
+  const auto bands = [](int64_t n, int64_t c, int64_t s, int width, int inputs) {
+    return plan_batch_norm_bands(n, c, s, width, inputs, kHopper);
+  };
+  // 256 x 2048 x 7 x 7 in 16 bits: 49 KB of a block.
+  EXPECT_EQ(bands(256, 2048, 49, 8, 1).channels, 8);
+  EXPECT_EQ(bands(256, 2048, 49, 8, 1).held.cluster, 4);
+  EXPECT_EQ(bands(256, 2048, 49, 8, 2).held.cluster, 8);
+  EXPECT_EQ(bands(256, 2048, 49, 8, 2).held.bytes, 49 * 1024);
+  EXPECT_EQ(bands(256, 2048, 49, 4, 2).channels, 4);
+  EXPECT_EQ(bands(256, 1024, 196, 8, 2).channels, 2);
+  // Short runs take more channels, where there are as many.
+  EXPECT_EQ(bands(128, 64, 9, 4, 1).channels, 8);
+  EXPECT_EQ(bands(128, 12, 9, 4, 1).channels, 4);
+  // Few bands are shared by all blocks of a cluster.
+  EXPECT_EQ(bands(128, 64, 49, 4, 1).held.cluster, 8);
+  // Channels that make no whole runs; bands that do not fit; more elements than 32 bits count.
+  EXPECT_EQ(bands(128, 62, 49, 4, 1).held.cluster, 0);
+  EXPECT_EQ(bands(256, 64, 3025, 8, 1).held.cluster, 0);
+  EXPECT_EQ(bands(1 << 20, 1 << 10, 49, 8, 1).held.cluster, 0);
+}
+
 // The first element of a thread far beyond 2^32 packs.
 TEST(BatchNormPlan, WalksUse64Bits) {
   const int64_t s = int64_t(1) << 34, pack = (int64_t(1) << 34) + 5;
