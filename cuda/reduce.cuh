@@ -6,6 +6,7 @@
 #include "cuda/launch_kernel.cuh"
 #include "cuda/plan.h"
 #include "cuda/reduce_cluster.cuh"
+#include "cuda/reduce_short_rows.cuh"
 #include "cuda/reduce_turn.cuh"
 
 namespace gradus {
@@ -293,6 +294,9 @@ void reduce_forward(Cuda& cuda, const AnyView& x, const AnyView& y, ReduceOutput
   const auto bytes = static_cast<size_t>(plan.chunks * plan.outputs * F::kFields) * sizeof(A);
   const bool two_stages = plan.chunks > 1 && !plan.clustered;
   output.partial = two_stages ? static_cast<A*>(cuda.workspace(bytes)) : nullptr;
+  if constexpr (kReducePack < T >> 1) {
+    if (launch_reduce_short_rows<F>(cuda, x.as<T>(), plan, output, op)) return;
+  }
   if (plan.packed) {
     launch_reduce_forward<F, kReducePack<T>>(cuda, x.as<T>(), plan, output, op);
   } else {
