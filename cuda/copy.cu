@@ -6,7 +6,6 @@
 #include "cuda/check.h"
 #include "cuda/context.h"
 #include "cuda/copy_plan.h"
-#include "cuda/device/pack_axes.h"
 #include "cuda/device/strided.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/plan.h"
@@ -104,6 +103,32 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
+// The same where packs of y lie in two rows of x, as in the gradient of a sum over planes of 7 x 7.
+// grid:  1-D, a pack per thread
+// bytes: fewest = actual; x from L1 and L2
+// needs: fills_packs(plan)
+template <class Word, bool kRepeats>
+__global__ void __launch_bounds__(kElementThreads)
+    copy_filling_packs(Word* __restrict__ y, const Word* __restrict__ x,
+                       const __grid_constant__ PackAxes<2> axes, uint32_t count) {
+  constexpr uint32_t N = kFullPack<Word>;
+  const uint32_t first = (blockIdx.x * kElementThreads + threadIdx.x) * N;
+  if (first >= count) return;
+  const FastDivisor& row = axes.extents[PackAxes<2>::kAxes - 1];
+  const uint32_t next = (row.quotient(first) + 1) * row.divisor;  // the first of the next row
+  const Word* const from = x + axes.offsets(first).at[1];
+  const Word* const from_next = x + (next < count ? axes.offsets(next).at[1] : 0);
+  Pack<Word, N> pack;
+#pragma unroll
+  for (uint32_t j = 0; j < N; ++j) {
+    const Word* const at = first + j < next ? from : from_next;
+    const uint32_t skipped = first + j < next ? j : first + j - next;
+    pack[j] = first + j < count ? at[kRepeats ? 0 : skipped] : Word{};
+  }
+  if (first + N <= count) return store_pack(y + first, pack);
+  for (uint32_t j = 0; first + j < count; ++j) y[first + j] = pack[j];
+}
+
 template <class Word, bool kRepeats, int kRows>
 void copy_pack_rows(Cuda& cuda, Word* y, const Word* x, const StridedPlan<2>& packs, int64_t row) {
   copy_pack_axes<Word, kRepeats, kRows>
@@ -161,6 +186,12 @@ void copy_words(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
   } else if (const auto packs = plan_packs(plan, y, x, sizeof(Word))) {
     const bool repeats = plan.strides[1][plan.rank - 1] == 0;
     (repeats ? copy_packed<Word, true> : copy_packed<Word, false>)(cuda, y, x, *packs);
+  } else if (fills_packs(plan, y, sizeof(Word))) {
+    const bool repeats = plan.strides[1][plan.rank - 1] == 0;
+    const int64_t packs = ceil_div(plan.count, kFullPack<Word>);
+    const auto kernel = repeats ? copy_filling_packs<Word, true> : copy_filling_packs<Word, false>;
+    kernel<<<exact_blocks(ceil_div(packs, kElementThreads), "copy"), kElementThreads, 0,
+             cuda.stream()>>>(y, x, PackAxes<2>(plan), static_cast<uint32_t>(plan.count));
   } else if (const auto turned = plan_transpose(plan)) {
     transpose(cuda, "copy", y, x, *turned);
   } else {

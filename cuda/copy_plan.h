@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/shape.h"
+#include "cuda/device/pack_axes.h"
 #include "cuda/device/strided_plan.h"
 #include "cuda/plan.h"
 
@@ -36,6 +37,20 @@ inline std::optional<StridedPlan<2>> plan_packs(const StridedPlan<2>& plan, cons
   strides[0].append(width);
   strides[1].append(repeats ? 0 : width);
   return StridedPlan<2>(extents, strides);
+}
+
+// Whether y lies without gaps, from a boundary of 16 bytes on, in the order of the walk, and x can
+// be read along the innermost axis, of a pack at least: packs of y may then begin and end anywhere
+// in rows of x.
+inline bool fills_packs(const StridedPlan<2>& plan, const void* y, int64_t element) {
+  const int64_t width = 16 / element;
+  const int last = plan.rank - 1;
+  if (plan.rank < 2 || plan.extents[last] < width || plan.strides[1][last] > 1) return false;
+  int64_t gapless = 1;
+  for (int axis = last; axis >= 0; gapless *= plan.extents[axis--]) {
+    if (plan.strides[0][axis] != gapless) return false;
+  }
+  return PackAxes<2>::take(plan) && pack_width(element, {y}, {}) == width;
 }
 
 // How many places along an axis along which x repeats itself a thread stores its pack to.
