@@ -71,7 +71,7 @@ void run(Cuda& cuda, const AdamStep& args) {
       return Entry{tensor.p.as<T>(),          tensor.dp.as<T>(), tensor.exp_avg.as<A>(),
                    tensor.exp_avg_sq.as<A>(), tensor.p.numel(),  tensor.born};
     };
-    for_each_batch<Entry>(args.tensors, make, [&](const TensorBatch<Entry>& batch, int64_t) {
+    for_each_batch<Entry>(args.tensors, make, [&](const TensorBatch<Entry>& batch) {
       adam_step_block_per_chunk<T><<<batch.blocks, kTensorThreads, 0, cuda.stream()>>>(
           batch, args.settings, args.lr.as<double>(), args.step.as<int64_t>(),
           args.failed_step.as<int64_t>());

@@ -105,7 +105,7 @@ void for_each_dtype(std::span<const AnyView> grads, F&& f) {
       const auto make = [&](const AnyView& grad) {
         return grad.dtype == dtype ? Entry{grad.as<T>(), grad.numel()} : Entry{nullptr, 0};
       };
-      for_each_batch<Entry>(grads, make, [&](const TensorBatch<Entry>& batch, int64_t) {
+      for_each_batch<Entry>(grads, make, [&](const TensorBatch<Entry>& batch) {
         f(type, batch, before);
         before += batch.blocks;
       });

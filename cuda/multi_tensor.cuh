@@ -2,8 +2,7 @@
 // of one tensor.
 //
 //   struct Entry { float* p; int64_t count; };
-//   for_each_batch<Entry>(tensors, make_entry, [&](const TensorBatch<Entry>& batch, int64_t first)
-//   {
+//   for_each_batch<Entry>(tensors, make_entry, [&](const TensorBatch<Entry>& batch) {
 //     kernel<<<batch.blocks, kTensorThreads, 0, stream>>>(batch);
 //   });
 //   // in the kernel
@@ -99,15 +98,13 @@ __device__ __forceinline__ T* advance(T* p, int64_t i) {
   return p == nullptr ? nullptr : p + i;
 }
 
-// Calls launch(batch, blocks of all batches before it) for batches that cover the tensors with
-// elements. make(tensor) gives an Entry with its `count`.
+// Calls launch(batch) for batches that cover the tensors with elements. make(tensor) gives an Entry
+// with its `count`.
 template <class Entry, class Tensors, class Make, class Launch>
 void for_each_batch(const Tensors& tensors, Make&& make, Launch&& launch) {
   TensorBatch<Entry> batch;
-  int64_t before = 0;
   const auto flush = [&] {
-    if (batch.blocks > 0) launch(batch, before);
-    before += batch.blocks;
+    if (batch.blocks > 0) launch(batch);
     batch = {};
   };
   for (const auto& tensor : tensors) {

@@ -144,7 +144,7 @@ void run(Cuda& cuda, const MuonMomentum& args) {
     using Entry = MuonEntry<T>;
     const MuonNumbers<A> k = muon_numbers<A>(args.momentum, args.nesterov);
     const int64_t* failed_step = args.failed_step.as<int64_t>();
-    for_each_batch<Entry>(args.tensors, entry_of<T>, [&](const TensorBatch<Entry>& batch, int64_t) {
+    for_each_batch<Entry>(args.tensors, entry_of<T>, [&](const TensorBatch<Entry>& batch) {
       const size_t bytes = static_cast<size_t>(batch.blocks) * sizeof(double);
       double* parts = static_cast<double*>(cuda.workspace(bytes));
       muon_momentum_block_per_chunk<T>
@@ -173,7 +173,7 @@ void run(Cuda& cuda, const MuonApply& args) {
     using Entry = MuonEntry<T>;
     const double* lr = args.lr.as<double>();
     const int64_t* failed_step = args.failed_step.as<int64_t>();
-    for_each_batch<Entry>(args.tensors, entry_of<T>, [&](const TensorBatch<Entry>& batch, int64_t) {
+    for_each_batch<Entry>(args.tensors, entry_of<T>, [&](const TensorBatch<Entry>& batch) {
       muon_apply_block_per_chunk<T><<<batch.blocks, kTensorThreads, 0, cuda.stream()>>>(
           batch, args.weight_decay, lr, failed_step);
     });

@@ -59,7 +59,7 @@ void run(Cuda& cuda, const SgdStep& args) {
       return Entry{tensor.p.as<T>(), tensor.dp.as<T>(), tensor.buf.as<acc_t<T>>(), tensor.p.numel(),
                    tensor.born};
     };
-    for_each_batch<Entry>(args.tensors, make, [&](const TensorBatch<Entry>& batch, int64_t) {
+    for_each_batch<Entry>(args.tensors, make, [&](const TensorBatch<Entry>& batch) {
       sgd_step_block_per_chunk<T><<<batch.blocks, kTensorThreads, 0, cuda.stream()>>>(
           batch, sgd_numbers<acc_t<T>>(args), args.lr.as<double>(), args.step.as<int64_t>(),
           args.failed_step.as<int64_t>());
