@@ -3,18 +3,17 @@
 #pragma once
 
 #include "cuda/conv2d_kernels.h"
-#include "cuda/device/conv2d_epilogue.h"
 #include "cuda/device/conv2d_tile.cuh"
 #include "cuda/launch_kernel.cuh"
 
 namespace gradus {
 
-// Epilogue, conversion and coalesced stores of the tile in `staging`.
-template <class T, class Tile, class E>
-__device__ __forceinline__ void store_tile(const GatherGemm& p, const E& epilogue,
-                                           const acc_t<T>* staging, int pitch, int64_t m0,
-                                           int column0, int group) {
+// Bias, conversion and coalesced stores of the tile in `staging`.
+template <class T, class Tile>
+__device__ __forceinline__ void store_tile(const GatherGemm& p, const acc_t<T>* staging, int pitch,
+                                           int64_t m0, int column0, int group) {
   constexpr int kPerRow = Tile::kColumns / kFullPack<T>;
+  const auto* bias = static_cast<const acc_t<T>*>(p.bias);
   for (int v = threadIdx.x; v < Tile::kRows * kPerRow; v += Tile::kThreads) {
     const int row = v / kPerRow, first = v % kPerRow * kFullPack<T>, column = column0 + first;
     if (m0 + row >= p.gather.out.pixels || column >= p.columns) continue;
@@ -24,7 +23,7 @@ __device__ __forceinline__ void store_tile(const GatherGemm& p, const E& epilogu
 #pragma unroll
     for (int e = 0; e < kFullPack<T>; ++e) {
       acc_t<T> value = staging[row * pitch + first + e];
-      if (column + e < p.columns) value = epilogue(value, channel + e);
+      if (bias != nullptr && column + e < p.columns) value += bias[channel + e];
       values[e] = static_cast<T>(value);
     }
     if (p.vector_out) {
@@ -102,8 +101,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   auto* staging = reinterpret_cast<acc_t<T>*>(shared);
   product.put(staging, Tile::kColumns + 8);
   __syncthreads();
-  const Epilogue epilogue{AddBias<acc_t<T>>{static_cast<const acc_t<T>*>(p.bias)}};
-  store_tile<T, Tile>(p, epilogue, staging, Tile::kColumns + 8, m0, column0, group);
+  store_tile<T, Tile>(p, staging, Tile::kColumns + 8, m0, column0, group);
 }
 
 template <class T, class Tile, int Stages, bool Divided>

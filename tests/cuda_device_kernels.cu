@@ -34,7 +34,7 @@ __global__ void maxima(float* y, const float* x, int64_t n) {
   for (int64_t i = rank_in_block(); i < n; i += threads_in_block()) {
     best = MaxOp{}(best, x[blockIdx.x * n + i]);
   }
-  const float result = agreed(block_max(best, -INFINITY));
+  const float result = agreed(block_reduce(best, MaxOp{}, -INFINITY));
   if (rank_in_block() == 0) y[blockIdx.x] = result;
 }
 

@@ -143,12 +143,6 @@ __device__ __forceinline__ T block_sum(T value) {
   return block_reduce(value, SumOp{}, T(0));
 }
 
-// `lowest`: a value below all others, returned for an empty set.
-template <class T>
-__device__ __forceinline__ T block_max(T value, T lowest) {
-  return block_reduce(value, MaxOp{}, lowest);
-}
-
 template <class T>
 __device__ __forceinline__ Moments<T> block_moments(const Moments<T>& value) {
   return block_reduce(value, MergeMoments{}, Moments<T>{});
