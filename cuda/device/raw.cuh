@@ -6,18 +6,6 @@
 
 namespace gradus {
 
-// Two floats rounded to neighbouring 16-bit values, the first in the low half.
-template <class T>
-__device__ __forceinline__ uint32_t rounded_pair(float first, float second) {
-  uint32_t pair;
-  if constexpr (std::is_same_v<T, Half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  }
-  return pair;
-}
-
 // N values of T as one access moves them: 16-bit values share a register.
 template <class T, int N>
 struct Raw {

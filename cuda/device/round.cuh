@@ -14,12 +14,7 @@ __device__ __forceinline__ Pack<T, N> round_pack(const acc_t<T> (&values)[N]) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      uint32_t pair;
-      if constexpr (std::is_same_v<T, Half>) {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
-      } else {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
-      }
+      const uint32_t pair = rounded_pair<T>(values[i], values[i + 1]);
       pack[i].bits = static_cast<uint16_t>(pair);
       pack[i + 1].bits = static_cast<uint16_t>(pair >> 16);
     }

@@ -70,18 +70,17 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Word*>(to) = word;
 }
 
-namespace detail {
-// Two floats rounded to neighbouring bf16, the first in the low half.
-__device__ __forceinline__ uint32_t bfloat16_pair(float first, float second) {
-#if __CUDA_ARCH__ >= 800
+// Two floats rounded to neighbouring 16-bit values, the first in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t rounded_pair(float first, float second) {
   uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
   return pair;
-#else
-  return BFloat16(first).bits | static_cast<uint32_t>(BFloat16(second).bits) << 16;
-#endif
 }
-}  // namespace detail
 
 // The values as T, each rounded to nearest even; NaN stays NaN.
 template <class T, int N, class A>
@@ -90,7 +89,7 @@ __device__ __forceinline__ Pack<T, N> narrow_pack(const A (&values)[N]) {
   if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
 #pragma unroll
     for (int j = 0; j < N; j += 2) {
-      const uint32_t pair = detail::bfloat16_pair(values[j], values[j + 1]);
+      const uint32_t pair = rounded_pair<T>(values[j], values[j + 1]);
       memcpy(&pack[j], &pair, sizeof pair);
     }
   } else {
