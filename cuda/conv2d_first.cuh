@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "cuda/device/conv2d_channel_sums.cuh"
+#include "cuda/device/conv2d_bias_sums.cuh"
 #include "cuda/device/conv2d_halo.cuh"
 #include "cuda/device/image_strides.cuh"
 

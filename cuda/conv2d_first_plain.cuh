@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(256, 2)
   Tiles tiles(p, k0);
   tiles.start();
   FirstPlainSums<Channels> sums(p);
-  [[maybe_unused]] ChannelSums<float, 64> bias;
+  [[maybe_unused]] BiasSums<float, 64> bias;
   tiles.walk([&](const unsigned char* dy, const float* x, int valid, int) {
     if constexpr (Bias) bias.take(dy, valid, Tiles::Dy::place);
     sums.add(dy, x, tiles.table, valid);

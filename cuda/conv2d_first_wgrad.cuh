@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(256, N > 2 ? 2 : 3)
   Tiles tiles(p, k0);
   tiles.start();
   Product product(p, warp % Parts);
-  [[maybe_unused]] ChannelSums<T, kColumns> bias;
+  [[maybe_unused]] BiasSums<T, kColumns> bias;
   // A tile's pixels go on being dealt where the one before ended.
   int first = group * Tiles::kPixels;
   tiles.walk([&](const unsigned char* dy, const T* x, int valid, int zeros) {

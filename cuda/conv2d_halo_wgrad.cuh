@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/conv2d_halo.h"
-#include "cuda/device/conv2d_channel_sums.cuh"
+#include "cuda/device/conv2d_bias_sums.cuh"
 #include "cuda/device/conv2d_halo_wgrad.cuh"
 #include "cuda/launch_kernel.cuh"
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
   const int unit = warp % units, split = warp / units;
   HaloWgradProduct<T, M, N, RowSteps, Steps, Split> product(p, unit % p.row_units * M * 16,
                                                             unit / p.row_units * N * 8);
-  [[maybe_unused]] ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))> bias;
+  [[maybe_unused]] BiasSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))> bias;
   for (int tile = begin, turn = 0; tile < end; ++tile, ++turn) {
     tiles.load(tile + 1, (turn + 1) % 2);
     wait_copies<1>();
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Threads) conv2d_halo_wgrad(const __grid_consta
 
 template <class T, bool Split, int RowSteps, int Steps, bool Bias>
 void launch_halo_wgrad(Cuda& cuda, const HaloWgradPlan& plan) {
-  using Sums = ChannelSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))>;
+  using Sums = BiasSums<T, RowSteps * 32 / static_cast<int>(sizeof(T))>;
   constexpr int kM = kHaloWgradRows / 16, kN = halo_wgrad_columns(Split) / 8;
   const HaloWgrad& p = plan.shape;
   const dim3 grid(exact_blocks(plan.slices, "conv2d"), static_cast<unsigned>(p.groups),

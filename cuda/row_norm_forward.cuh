@@ -203,7 +203,7 @@ void launch_straight(Cuda& cuda, const RowNormForward<T>& f, const RowNormPlan& 
   const auto launch = [&](auto packs, auto lanes) {
     constexpr int K = packs(), kRows = detail::straight_rows(sizeof(T), K);
     const auto launch_kernel_of = [&](auto is_whole, auto is_large) {
-      launch_rows(
+      launch_row_norm(
           cuda, plan,
           row_norm_forward_rows_straight<T, N, K, kRows, kMean, lanes(), is_whole(), is_large()>,
           f);
@@ -238,21 +238,22 @@ void launch_forward(Cuda& cuda, const RowNormForward<T>& f) {
   if (plan.group == RowGroup::split) return launch_split_forward<T, N, kMean>(cuda, f);
   if (plan.group == RowGroup::cluster) {
     constexpr int kMost = detail::most_rows(sizeof(T));
-    return launch_rows(cuda, plan,
-                       plan.slots == kMost ? row_norm_forward_rows_in_cluster<T, N, kMost, kMean>
-                                           : row_norm_forward_rows_in_cluster<T, N, 1, kMean>,
-                       f, plan);
+    return launch_row_norm(cuda, plan,
+                           plan.slots == kMost
+                               ? row_norm_forward_rows_in_cluster<T, N, kMost, kMean>
+                               : row_norm_forward_rows_in_cluster<T, N, 1, kMean>,
+                           f, plan);
   }
   if constexpr (sizeof(T) <= 4 && N > 1) {
     if (plan.straight) return launch_straight<T, N, kMean>(cuda, f, plan);
   }
   with_row_kernel<T, N, 1>(plan, [&](auto packs, auto group) {
     constexpr int kAll = group() == RowGroup::warps && N > 1 ? detail::kRowNormThreads : 0;
-    launch_rows(cuda, plan,
-                plan.lanes == kAll
-                    ? row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, kAll>
-                    : row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, 0>,
-                f, plan);
+    launch_row_norm(cuda, plan,
+                    plan.lanes == kAll
+                        ? row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, kAll>
+                        : row_norm_forward_row_in_registers<T, N, packs(), group(), kMean, 0>,
+                    f, plan);
   });
 }
 

@@ -28,8 +28,8 @@ void with_row_kernel(const RowNormPlan& plan, F&& f) {
 
 // The launch of a kernel over a plan's rows, in clusters where it has them.
 template <class... Params, class... Args>
-void launch_rows(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
-                 const Args&... args) {
+void launch_row_norm(Cuda& cuda, const RowNormPlan& plan, void (*kernel)(Params...),
+                     const Args&... args) {
   const LaunchShape shape{.grid = exact_blocks(plan.blocks(), "row_norm"),
                           .threads = plan.threads(),
                           .shared_bytes = static_cast<size_t>(plan.shared_bytes),

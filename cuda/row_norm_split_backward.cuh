@@ -139,10 +139,10 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   }
   constexpr int kMost = detail::most_packs(sizeof(T), N);
   if (plan.group == RowGroup::blocks) {
-    launch_rows(cuda, plan, row_norm_backward_row_in_cluster<T, N, kMost, kMean>, f, plan);
+    launch_row_norm(cuda, plan, row_norm_backward_row_in_cluster<T, N, kMost, kMean>, f, plan);
   } else if (plan.threads() == detail::kRowWideThreads) {
     if constexpr (detail::is_wide_row(64, sizeof(T), N)) {
-      launch_rows(
+      launch_row_norm(
           cuda, plan,
           row_norm_backward_row_in_registers<T, N, kMost / 2, RowGroup::warps, kMean,
                                              detail::kRowFewStages, detail::kRowWideThreads>,
@@ -151,12 +151,12 @@ void launch_backward(Cuda& cuda, RowNormBackward<T> f) {
   } else {
     constexpr int kFew = detail::kRowFewStages;
     with_row_kernel<T, N, 2>(plan, [&](auto packs, auto group) {
-      launch_rows(cuda, plan,
-                  plan.stages == kFew
-                      ? row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, kFew>
-                      : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean,
-                                                           detail::row_stages(packs())>,
-                  f, plan);
+      launch_row_norm(cuda, plan,
+                      plan.stages == kFew
+                          ? row_norm_backward_row_in_registers<T, N, packs(), group(), kMean, kFew>
+                          : row_norm_backward_row_in_registers<T, N, packs(), group(), kMean,
+                                                               detail::row_stages(packs())>,
+                      f, plan);
     });
   }
   launch_sum_parts<kMean>(cuda, f, plan.runs);

@@ -58,7 +58,7 @@ __device__ __forceinline__ void store_lane(T* row, int lane, int lanes, int c,
 
 // Sum or maximum over the lanes of a row.
 template <class A, class Op>
-__device__ __forceinline__ A reduce_row(A value, int lanes, Op op) {
+__device__ __forceinline__ A reduce_short_row(A value, int lanes, Op op) {
   for (int mask = 1; mask < lanes; mask *= 2) {
     value = op(value, __shfl_xor_sync(kAllLanes, value, mask));
   }
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 3 : 6)
       v[i] = k < left ? static_cast<A>(values[k]) : A(-INFINITY);
       max = i == 0 ? v[i] : ::fmax(max, v[i]);
     }
-    max = reduce_row(max, plan.lanes, SoftmaxMax{});
+    max = reduce_short_row(max, plan.lanes, SoftmaxMax{});
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       if (lane + i * plan.lanes >= left) continue;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 3 : 6)
       sum += e;
       v[i] = log ? z : e;
     }
-    sum = reduce_row(sum, plan.lanes, SumOp{});
+    sum = reduce_short_row(sum, plan.lanes, SumOp{});
     const A scale = log ? Math::log_of(sum) : Math::inverse(sum);
 #pragma unroll
     for (int i = 0; i < K; ++i) v[i] = log ? v[i] - scale : v[i] * scale;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, sizeof(T) == 8 ? 2 : 5)
       d[i] = k < left ? static_cast<A>(upstream[k]) : A(0);
       if (k < left) sum += log ? d[i] : d[i] * v[i];
     }
-    sum = reduce_row(sum, plan.lanes, SumOp{});
+    sum = reduce_short_row(sum, plan.lanes, SumOp{});
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       v[i] = log ? d[i] - exp_of_output<T>(v[i]) * sum : v[i] * (d[i] - sum);

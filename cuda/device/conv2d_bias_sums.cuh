@@ -10,7 +10,7 @@ namespace gradus {
 // of every so many pixels.
 // order   pixels of a thread in order, then the threads
 template <class T, int Channels>
-struct ChannelSums {
+struct BiasSums {
   using Acc = acc_t<T>;
   static constexpr int kV = kFullPack<T>, kVectors = Channels / kV;
   Acc sums[kV] = {};
