@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 
@@ -16,6 +17,11 @@ inline constexpr int64_t kMaxGridX = (int64_t(1) << 31) - 1;
 inline constexpr int64_t kMaxGridY = 65535;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The smallest power of two that is not below `value`, which is 0 or more.
+constexpr int64_t ceil_power_of_two(int64_t value) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
+}
 
 // Blocks for kernels that step over the whole grid: one per `per_block` items, at most `most`.
 inline unsigned stepping_blocks(int64_t items, int64_t per_block, int64_t most = 1 << 20) {

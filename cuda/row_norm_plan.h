@@ -4,8 +4,6 @@
 // multiprocessors.
 #pragma once
 
-#include <bit>
-
 #include "cuda/plan.h"
 
 namespace gradus {
@@ -106,9 +104,7 @@ inline bool share_row(RowNormPlan& plan, int64_t row_packs, int64_t element, int
                       const RowNormCard& card) {
   const int most = most_packs(element, plan.width);
   const int most_of_lane = most_lane_packs(element, plan.width, tensors);
-  const auto power = [](int64_t n) {
-    return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(n)));
-  };
+  const auto power = [](int64_t n) { return static_cast<int>(ceil_power_of_two(n)); };
   plan.packs = most;
   if (row_packs <= 32 * most_of_lane) {
     plan.group = RowGroup::lanes;

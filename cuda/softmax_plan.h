@@ -46,9 +46,6 @@ constexpr int softmax_row_threads(int lanes) { return lanes > 32 ? lanes : 128; 
 
 namespace detail {
 
-inline int64_t ceil_power(int64_t value) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value)));
-}
 inline int64_t floor_power(int64_t value) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(value)));
 }
@@ -62,17 +59,17 @@ inline constexpr int64_t kSoftmaxClusterItems = 2048;  // of a block; more take 
 inline void plan_softmax_rows(SoftmaxPlan& plan, bool has_clusters) {
   int64_t per_thread = 1;
   while (per_thread < 4 && per_thread * 8 < plan.items) per_thread *= 2;
-  int64_t lanes = ceil_power(ceil_div(plan.items, per_thread));
+  int64_t lanes = ceil_power_of_two(ceil_div(plan.items, per_thread));
   if (plan.width == 1 && (lanes == 64 || lanes > kSoftmaxMostThreads)) {
     per_thread = 8;  // one warp instead of two, or one block instead of chunks
-    lanes = ceil_power(ceil_div(plan.items, per_thread));
+    lanes = ceil_power_of_two(ceil_div(plan.items, per_thread));
   }
   if (has_clusters && plan.items > kSoftmaxClusterItems &&
       plan.items <= kSoftmaxMostCluster * kSoftmaxMostThreads * 4) {
     plan.in_cluster = true;
     per_thread = 4;
     plan.chunks = std::min(kSoftmaxMostCluster, ceil_div(plan.items, kSoftmaxClusterItems));
-    lanes = ceil_power(ceil_div(ceil_div(plan.items, plan.chunks), per_thread));
+    lanes = ceil_power_of_two(ceil_div(ceil_div(plan.items, plan.chunks), per_thread));
   } else if (lanes > kSoftmaxMostThreads) {
     per_thread = 4;
     lanes = kSoftmaxThreads;
@@ -96,8 +93,8 @@ inline void plan_softmax_columns(SoftmaxPlan& plan, int64_t element, int most_it
   // 16-bit values take more time to compute: smaller blocks do it at different times.
   const int64_t threads = element == 2 ? kSoftmaxThreads / 2 : kSoftmaxThreads;
   int64_t side = std::max(line, floor_power(std::max<int64_t>(1, threads / lanes)));
-  side =
-      std::min({side, threads, floor_power(kSoftmaxMostThreads / lanes), ceil_power(plan.units)});
+  side = std::min(
+      {side, threads, floor_power(kSoftmaxMostThreads / lanes), ceil_power_of_two(plan.units)});
   // Few whole columns go to more blocks, as far as 32 bytes side by side allow.
   while (lanes * per_thread >= plan.items && side * plan.width * element > 32 &&
          ceil_div(plan.units, side) < kSoftmaxFewBlocks) {
@@ -207,7 +204,7 @@ inline SoftmaxShortRows plan_softmax_short_rows(const SoftmaxGeometry& g, int64_
   if (g.inner != 1 || g.c > 128 || g.c % full == 0 || pack_width(element, pointers, {}) != full)
     return {};
   SoftmaxShortRows plan{.outer = g.outer, .c = static_cast<int>(g.c)};
-  plan.lanes = static_cast<int>(detail::ceil_power(ceil_div(g.c, 16)));
+  plan.lanes = static_cast<int>(ceil_power_of_two(ceil_div(g.c, 16)));
   plan.per_lane = static_cast<int>(ceil_div(g.c, plan.lanes));
   plan.rows = static_cast<int>(
       std::max(kSoftmaxThreads / plan.lanes, detail::floor_power(20480 / (g.c * element))));

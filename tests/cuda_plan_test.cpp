@@ -34,6 +34,12 @@ TEST(Plan, ChunksCoverTheItems) {
   EXPECT_EQ(plan_chunks(0, 100, 64).count, 0);
 }
 
+TEST(Plan, PowersOfTwoAreRoundedUpTo) {
+  const std::vector<std::pair<int64_t, int64_t>> rounded{{0, 1}, {1, 1}, {2, 2}, {3, 4}, {65, 128}};
+  for (const auto& [value, power] : rounded) EXPECT_EQ(ceil_power_of_two(value), power);
+  EXPECT_EQ(ceil_power_of_two((int64_t(1) << 40) - 1), int64_t(1) << 40);
+}
+
 TEST(Plan, PacksNeedAlignmentOfAll) {
   alignas(16) static float data[8];
   EXPECT_EQ(pack_width(4, {data}, {64}), 4);
