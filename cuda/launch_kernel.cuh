@@ -23,7 +23,8 @@ int shared_limit(const Cuda& cuda);
 
 namespace detail {
 
-// Dynamic shared memory that a kernel gets without asking: 48 KB, less what it declares itself.
+// Dynamic shared memory that every kernel gets without asking: a block has 48 KB, of which no
+// kernel that takes some dynamically and does not ask may declare more than 16 KB itself.
 inline constexpr size_t kUnaskedSharedBytes = 32 * 1024;
 
 // Sets a kernel's attributes on the context's device, where they are not set yet: as much dynamic

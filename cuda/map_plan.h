@@ -10,7 +10,7 @@
 namespace gradus {
 
 // A map of one operand: threads and packs of 16 bytes of a block, two packs of each thread in
-// flight. (A map of two operands has one of each.)
+// flight. (A map of two operands has kElementThreads, and a pack of each operand.)
 inline constexpr int kMapThreads = 128, kMapPacks = 2, kMapBlock = kMapThreads * kMapPacks;
 
 // y, a and b of a map of two operands, which broadcast to the shape of y.

@@ -23,7 +23,7 @@ struct Part {
 // passes  1, K items of N values per thread in registers; 2 for sets in chunks without a cluster
 // bytes   fewest = actual = 2Eb; 3Eb for sets in chunks without a cluster
 // smem    max and sum per group of lanes, and of the block for its cluster
-// needs   N·sizeof(T) alignment; all lanes of a set in one block or cluster
+// needs   N·sizeof(T) alignment; whole: all lanes of a set in one block or cluster
 // order   a thread's items, lanes of a warp pairwise, warps in turn, blocks pairwise or chunks
 // exp is within 1 ulp in f32 and f64; for 16 bits see SoftmaxApproximate, twice for more items
 // than two.

@@ -11,8 +11,8 @@
 // Formula: https://pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 //
 // x, y, dx, dy are contiguous (NCHW) or channels-last, all four in the format of x. Sums are kept
-// in acc_t and rounded once. Reductions over n, p, q are split into slices that depend on the shape
-// only.
+// in acc_t and rounded once. Reductions over n, p, q are split into slices that depend on the
+// shape, format, dtype and device only.
 #pragma once
 
 #include "core/backend.h"

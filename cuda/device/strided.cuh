@@ -1,4 +1,4 @@
-// One thread per element of up to three strided tensors of one shape.
+// One thread per element of a few strided tensors of one shape.
 //
 //   struct Scale {
 //     const float* x;

@@ -1,4 +1,4 @@
-// Walking up to three strided tensors of one shape together, as the CPU's cpu/strided.h does:
+// Walking a few strided tensors of one shape together, as the CPU's cpu/strided.h does:
 // neighbouring axes that all of them step through evenly are merged, so that tensors of one layout
 // become one flat run. Made on the host, read by kernels.
 #pragma once
