@@ -208,7 +208,8 @@ void backward(Cuda& cuda, const ActivationBackward& args, const F& f) {
               args.saved.as<uint8_t>(), dy, dx, is_aligned<T>({dy, dx}), count, f);
     });
   } else {
-    map_elements<T>(cuda, args.dx, args.saved, args.dy, Gradient<T, F>{f});
+    map_elements<T>(cuda, plan_map_pair(args.dx, args.saved, args.dy), args.dx, args.saved, args.dy,
+                    Gradient<T, F>{f});
   }
 }
 

@@ -34,12 +34,13 @@ struct ScaleShift {
 }  // namespace
 
 void run(Cuda& cuda, const Arithmetic& args) {
+  const StridedPlan<3> plan = plan_map_pair(args.y, args.a, args.b);
   visit(Floating{}, args.y.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
     const Binary<A> f{args.kind, static_cast<A>(args.alpha)};
-    if (args.a.shape != args.b.shape && map_broadcast<T>(cuda, args.y, args.a, args.b, f)) return;
-    map_elements<T>(cuda, args.y, args.a, args.b, f);
+    if (map_broadcast<T>(cuda, plan, args.y, args.a, args.b, f)) return;
+    map_elements<T>(cuda, plan, args.y, args.a, args.b, f);
   });
 }
 

@@ -120,11 +120,11 @@ void map_elements(Cuda& cuda, const AnyView& y, const AnyView& x, const F& f) {
   }
 }
 
-// y = f(a, b), element by element. a and b broadcast to the shape of y (map_broadcast.cuh is the
-// fast way there).
+// y = f(a, b), element by element, by plan_map_pair(y, a, b). a and b broadcast to the shape of y
+// (map_broadcast.cuh is the fast way there).
 template <class T, class F>
-void map_elements(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView& b, const F& f) {
-  const StridedPlan<3> plan = plan_map_pair(y, a, b);
+void map_elements(Cuda& cuda, const StridedPlan<3>& plan, const AnyView& y, const AnyView& a,
+                  const AnyView& b, const F& f) {
   if (plan.count == 0) return;
   T* to = y.as<T>();
   const T *left = a.as<T>(), *right = b.as<T>();

@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-// y = f(a, b) where y and one operand are flat in one order and the other is a Broadcast; false,
-// and nothing is launched, elsewhere.
+// y = f(a, b), by plan_map_pair(y, a, b), where y and one operand are flat in one order and the
+// other is a Broadcast; false, and nothing is launched, elsewhere and where all three are flat.
 template <class T, class F>
-bool map_broadcast(Cuda& cuda, const AnyView& y, const AnyView& a, const AnyView& b, const F& f) {
-  const StridedPlan<3> plan = plan_map_pair(y, a, b);
-  if (!walks_flat(plan, 0)) return false;
+bool map_broadcast(Cuda& cuda, const StridedPlan<3>& plan, const AnyView& y, const AnyView& a,
+                   const AnyView& b, const F& f) {
+  if (plan.flat || !walks_flat(plan, 0)) return false;
   const bool swapped = !walks_flat(plan, 1);
   if (swapped && !walks_flat(plan, 2)) return false;
   const AnyView &whole = swapped ? b : a, &part = swapped ? a : b;

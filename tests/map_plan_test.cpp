@@ -57,6 +57,10 @@ TEST(MapPlan, BroadcastsAreARepeatAndAPeriod) {
   expect_broadcast(floats({2, 3, 4, 5}), floats({1}), 1, 1);
   expect_broadcast(floats({5, 7}), floats({5, 1}), 7, 5);
   expect_broadcast(floats({1, 1}), floats({}), 1, 1);
+  // Views of the shape of y.
+  expect_broadcast(floats({5, 7}), floats({1}).expand({5, 7}), 1, 1);
+  expect_broadcast(floats({5, 7}), floats({5, 1}).expand({5, 7}), 7, 5);
+  expect_broadcast(floats({2, 3, 7, 7}, last), floats({3, 1, 1}).expand({2, 3, 7, 7}), 1, 3);
 }
 
 TEST(MapPlan, OtherBroadcastsHaveNone) {
