@@ -30,35 +30,37 @@ struct FillElement {
   __device__ void operator()(const StridedOffsets<1>& at) const { y[at.at[0]] = value; }
 };
 
-// Both sides without gaps and in one order, N elements per thread.
-// needs: count a multiple of N; x and y aligned to N elements
+// Both sides without gaps and in one order, N elements per thread; the first block also takes those
+// that fill no pack.
+// needs: x and y aligned to N elements
 template <int N, class To, class From>
 __global__ void __launch_bounds__(kElementThreads)
-    convert_flat(To* __restrict__ y, const From* __restrict__ x, int64_t packs) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs;
-       i += step) {
+    convert_flat(To* __restrict__ y, const From* __restrict__ x, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x, packs = count / N;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t rest = packs * N + i;
+  for (; i < packs; i += step) {
     const Pack<From, N> from = load_pack<N>(x + i * N);
     Pack<To, N> to;
 #pragma unroll
     for (int j = 0; j < N; ++j) to[j] = convert_to<To>(from[j]);
     store_pack(y + i * N, to);
   }
+  if (rest < count) y[rest] = convert_to<To>(x[rest]);
 }
 
-// needs: count a multiple of N; y aligned to 16 bytes
+// The same for one value.
+// needs: y aligned to 16 bytes
 template <class Word>
 __global__ void __launch_bounds__(kElementThreads)
-    fill_flat(Word* __restrict__ y, Word value, int64_t packs) {
+    fill_flat(Word* __restrict__ y, Word value, int64_t count) {
   constexpr int N = kFullPack<Word>;
-  Pack<Word, N> pack;
-#pragma unroll
-  for (int j = 0; j < N; ++j) pack[j] = value;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs;
-       i += step) {
-    store_pack(y + i * N, pack);
-  }
+  const Pack<Word, N> pack = repeat_pack<N>(value);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x, packs = count / N;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t rest = packs * N + i;
+  for (; i < packs; i += step) store_pack(y + i * N, pack);
+  if (rest < count) y[rest] = value;
 }
 
 // A pack of x by plan_packs; one element repeated, as in a gradient that comes from a sum.
@@ -205,12 +207,10 @@ void copy_converted(Cuda& cuda, const Copy& args, const StridedPlan<2>& plan) {
   constexpr int N = 16 / static_cast<int>(std::max(sizeof(To), sizeof(From)));
   To* y = args.y.as<To>();
   const From* x = args.x.as<From>();
-  const bool packs = plan.count % N == 0 && pack_width(sizeof(To), {y}, {}) >= N &&
-                     pack_width(sizeof(From), {x}, {}) >= N;
+  const bool packs = pack_width(sizeof(To), {y}, {}) >= N && pack_width(sizeof(From), {x}, {}) >= N;
   if (plan.flat && packs) {
-    const int64_t count = plan.count / N;
-    convert_flat<N><<<stepping_blocks(count, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
-        y, x, count);
+    const unsigned blocks = stepping_blocks(plan.count / N, kElementThreads);
+    convert_flat<N><<<blocks, kElementThreads, 0, cuda.stream()>>>(y, x, plan.count);
   } else {
     for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                        cuda.stream()>>>(plan, ConvertElement<To, From>{y, x});
@@ -245,10 +245,9 @@ void run(Cuda& cuda, const Fill& args) {
     Word word;
     std::memcpy(&word, &value, sizeof word);
     Word* y = static_cast<Word*>(args.y.data);
-    if (plan.flat && plan.count % N == 0 && pack_width(sizeof(Word), {y}, {}) == N) {
-      const int64_t packs = plan.count / N;
-      fill_flat<<<stepping_blocks(packs, kElementThreads), kElementThreads, 0, cuda.stream()>>>(
-          y, word, packs);
+    if (plan.flat && pack_width(sizeof(Word), {y}, {}) == N) {
+      const unsigned blocks = stepping_blocks(plan.count / N, kElementThreads);
+      fill_flat<<<blocks, kElementThreads, 0, cuda.stream()>>>(y, word, plan.count);
     } else {
       for_each_element<<<stepping_blocks(plan.count, kElementThreads), kElementThreads, 0,
                          cuda.stream()>>>(plan, FillElement<Word>{y, word});
