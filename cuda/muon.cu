@@ -1,12 +1,15 @@
 #include "core/ops/muon.h"
 
 #include "cuda/context.h"
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/norm.cuh"
+#include "cuda/launch_kernel.cuh"
 #include "cuda/multi_tensor.cuh"
 #include "cuda/plan.h"
 
 namespace gradus {
 namespace {
+
+constexpr int kNormThreads = 1024;  // of the block that finishes a norm
 
 template <class T>
 struct MuonEntry {
@@ -63,22 +66,36 @@ __global__ void __launch_bounds__(kTensorThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = squares;
 }
 
-// math:  o = o / max(‖o‖, eps)
-// grid:  as before; each block adds the parts of its tensor itself
-// bytes: o read and written once, from the second cache for small nets
+// math:  scales[tensor] = 1 / max(‖u‖, eps) from the parts
+// grid:  a block per tensor
+// bytes: 8 per 1024 elements, from the second cache
 // order: each thread its parts from first to last, then the block's tree
+template <class T>
+__global__ void __launch_bounds__(kNormThreads)
+    muon_finish_block_per_tensor(const __grid_constant__ TensorBatch<MuonEntry<T>> batch,
+                                 double eps, const double* parts, acc_t<T>* scales) {
+  const int tensor = blockIdx.x, first = batch.first_block[tensor];
+  const int end = tensor + 1 < batch.size ? batch.first_block[tensor + 1] : batch.blocks;
+  wait_for_previous_kernel();
+  start_next_kernel();
+  const double squares =
+      block_sum(reduce_strided(parts, first + threadIdx.x, end, kNormThreads, 1, SumOp{}, 0.0));
+  if (threadIdx.x == 0) scales[tensor] = muon_scale<acc_t<T>>(squares, eps);
+}
+
+// math:  o = scale·u
+// grid:  one block per 1024 elements of one tensor; 256 threads of 4 neighbours
+// bytes: o read and written once, from the second cache for small nets
+// order: none
 template <class T>
 __global__ void __launch_bounds__(kTensorThreads)
     muon_normalize_block_per_chunk(const __grid_constant__ TensorBatch<MuonEntry<T>> batch,
-                                   double eps, const double* parts) {
+                                   const acc_t<T>* scales) {
   using A = acc_t<T>;
   const TensorChunk chunk = chunk_of(batch);
   const MuonEntry<T>& entry = batch.entries[chunk.tensor];
-  const int64_t blocks = (entry.count + kPerTensorBlock - 1) / kPerTensorBlock;
-  const double* own = parts + batch.first_block[chunk.tensor];
-  double squares = 0;
-  for (int64_t i = threadIdx.x; i < blocks; i += kTensorThreads) squares += own[i];
-  const A scale = muon_scale<A>(block_sum(squares), eps);
+  wait_for_previous_kernel();
+  const A scale = scales[chunk.tensor];
   const int64_t valid = entry.count - chunk.begin;
   if (valid <= 0) return;
   const bool whole = valid >= kPerThread && are_vectors(entry.o);
@@ -145,12 +162,16 @@ void run(Cuda& cuda, const MuonMomentum& args) {
     const MuonNumbers<A> k = muon_numbers<A>(args.momentum, args.nesterov);
     const int64_t* failed_step = args.failed_step.as<int64_t>();
     for_each_batch<Entry>(args.tensors, entry_of<T>, [&](const TensorBatch<Entry>& batch) {
-      const size_t bytes = static_cast<size_t>(batch.blocks) * sizeof(double);
-      double* parts = static_cast<double*>(cuda.workspace(bytes));
+      const size_t doubles = static_cast<size_t>(batch.blocks) + static_cast<size_t>(batch.size);
+      double* parts = static_cast<double*>(cuda.workspace(doubles * sizeof(double)));
+      A* scales = reinterpret_cast<A*>(parts + batch.blocks);
       muon_momentum_block_per_chunk<T>
           <<<batch.blocks, kTensorThreads, 0, cuda.stream()>>>(batch, k, failed_step, parts);
-      muon_normalize_block_per_chunk<T>
-          <<<batch.blocks, kTensorThreads, 0, cuda.stream()>>>(batch, args.eps, parts);
+      launch_overlapping(cuda, {.grid = static_cast<unsigned>(batch.size), .threads = kNormThreads},
+                         muon_finish_block_per_tensor<T>, batch, args.eps, parts, scales);
+      launch_overlapping(cuda,
+                         {.grid = static_cast<unsigned>(batch.blocks), .threads = kTensorThreads},
+                         muon_normalize_block_per_chunk<T>, batch, scales);
     });
   });
 }

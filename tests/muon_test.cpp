@@ -107,6 +107,21 @@ TEST_P(MuonTest, ManyMatricesOfEveryDtype) {
   }
 }
 
+// More of them than the threads that add up the norm.
+TEST_P(MuonTest, NormOfManyElements) {
+  const Shape shape{2, 1200001};
+  const MuonOptions options{.lr = 0.25};
+  const ref::Array start = draw_upstream(shape, DType::f64, 1);
+  const ref::Array gradient = draw_upstream(shape, DType::f64, 2);
+  Tensor w = parameter(start.data, shape, DType::f64, GetParam());
+  Muon optimizer({w}, options);
+  set_gradient(w, gradient.data);
+  optimizer.step();
+  ref::Array want = start, buffer;
+  ref::muon_step(want, gradient, buffer, 0.25, reference_of(options));
+  EXPECT_TRUE(agrees(w.to_vector<double>(), want.data, DType::f64, loosened(DType::f64), 0.0));
+}
+
 // The step of a square matrix has singular values near 1, whatever the size of the gradient.
 TEST_P(MuonTest, StepIsNearlyOrthogonal) {
   for (const double size : {1e-3, 1.0, 1e6}) {
