@@ -27,11 +27,11 @@ struct PartsOfSets {
 
   int64_t numel() const { return sets * channels * parts; }
 #ifdef __CUDACC__
-  // Calls f(index of the part, channel) for each of this lane's parts of a set.
-  template <class F>
-  __device__ __forceinline__ void for_each(int64_t set, int lane, F&& f) const {
+  // Calls f(index of the part, channel) for each part of a set that this one of its kThreads takes.
+  template <int kThreads, class F>
+  __device__ __forceinline__ void for_each(int64_t set, int thread, F&& f) const {
     const int64_t sample = quotient(by_groups, set), group = set - sample * groups;
-    for (int64_t i = lane; i < parts * channels; i += kWarp) {
+    for (int64_t i = thread; i < parts * channels; i += kThreads) {
       const int64_t part = quotient(by_channels, i);
       const int64_t channel = group * channels + i - part * channels;
       f((sample * parts + part) * groups * channels + channel, channel);
@@ -40,23 +40,38 @@ struct PartsOfSets {
 #endif
 };
 
+// The threads that finish a set of many parts, a block; of few parts a warp does, eight in a block.
+inline constexpr int kGroupNormSetThreads = 1024;
+constexpr int group_norm_finish_threads(int of_set) { return of_set > kWarp ? of_set : 8 * kWarp; }
+
+// Over the kThreads of a set.
+template <int kThreads, class T, class Op>
+__device__ __forceinline__ T reduce_set_parts(T value, Op op) {
+  if constexpr (kThreads == kWarp) {
+    return warp_reduce(value, op);
+  } else {
+    return block_reduce(value, op, T{});
+  }
+}
+
 // math    mean, rstd, var of each set from the moments of its parts
-// grid    a warp per set
-// order   parts of a lane, then lanes: fixed by the shape
-template <class A>
-__global__ void __launch_bounds__(256)
+// grid    kThreads per set: a block, or a warp of a block of eight
+// order   parts of a thread, then threads: fixed by the shape
+template <int kThreads, class A>
+__global__ void __launch_bounds__(group_norm_finish_threads(kThreads))
     group_norm_finish_moments(const Moments<A>* parts, const PartsOfSets of, A* mean, A* rstd,
                               A* var, A eps) {
-  const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  constexpr int kSets = group_norm_finish_threads(kThreads) / kThreads;
+  const int64_t set = int64_t{blockIdx.x} * kSets + threadIdx.x / kThreads;
+  const int thread = threadIdx.x % kThreads;
   wait_for_previous_kernel();
   start_next_kernel();
   if (set >= of.sets) return;
   Moments<A> moments{};
-  of.for_each(set, lane,
-              [&](int64_t part, int64_t) { moments = MergeMoments{}(moments, parts[part]); });
-  moments = warp_reduce(moments, MergeMoments{});
-  if (lane != 0) return;
+  of.template for_each<kThreads>(
+      set, thread, [&](int64_t part, int64_t) { moments = MergeMoments{}(moments, parts[part]); });
+  moments = reduce_set_parts<kThreads>(moments, MergeMoments{});
+  if (thread != 0) return;
   const A variance = moments.m2 / moments.count;
   mean[set] = norm_saved_mean(moments.mean, variance);
   rstd[set] = A(1) / sqrt(variance + eps);
@@ -64,24 +79,25 @@ __global__ void __launch_bounds__(256)
 }
 
 // math    m1 and m2 of each set from its channels' sums
-// grid    a warp per set
-// order   parts of a lane, then lanes: fixed by the shape
-template <class A>
-__global__ void __launch_bounds__(256)
+// grid    kThreads per set: a block, or a warp of a block of eight
+// order   parts of a thread, then threads: fixed by the shape
+template <int kThreads, class A>
+__global__ void __launch_bounds__(group_norm_finish_threads(kThreads))
     group_norm_finish_sums(const ChannelSums<A>* parts, const PartsOfSets of, const A* gamma, A m,
                            ChannelSums<A>* terms) {
-  const int64_t set = int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  constexpr int kSets = group_norm_finish_threads(kThreads) / kThreads;
+  const int64_t set = int64_t{blockIdx.x} * kSets + threadIdx.x / kThreads;
+  const int thread = threadIdx.x % kThreads;
   wait_for_previous_kernel();
   start_next_kernel();
   if (set >= of.sets) return;
   ChannelSums<A> d{};
-  of.for_each(set, lane, [&](int64_t part, int64_t channel) {
+  of.template for_each<kThreads>(set, thread, [&](int64_t part, int64_t channel) {
     const A weight = gamma != nullptr ? gamma[channel] : A(1);
     d = {d.dy + weight * parts[part].dy, d.dy_xhat + weight * parts[part].dy_xhat};
   });
-  d = {warp_sum(d.dy), warp_sum(d.dy_xhat)};
-  if (lane == 0) terms[set] = {d.dy / m, d.dy_xhat / m};
+  d = {reduce_set_parts<kThreads>(d.dy, SumOp{}), reduce_set_parts<kThreads>(d.dy_xhat, SumOp{})};
+  if (thread == 0) terms[set] = {d.dy / m, d.dy_xhat / m};
 }
 
 // math    dgamma[c] = Σ dy·xhat, dbeta[c] = Σ dy over the rows of parts [rows, c]

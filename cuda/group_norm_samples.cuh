@@ -55,23 +55,33 @@ struct BackwardWorkspace {
   }
 };
 
-inline LaunchShape finish_shape(const PartsOfSets& of) {
-  return {.grid = exact_blocks(ceil_div(of.sets, 8), "group_norm"), .threads = 256};
+// The kernel that finishes sets, with a block for each where few have many parts, else a warp.
+template <class... Params, class... Args>
+void finish_sets(Cuda& cuda, const PartsOfSets& of, void (*by_block)(Params...),
+                 void (*by_warp)(Params...), const Args&... args) {
+  const bool blocks = of.parts * of.channels > 8 * kWarp && of.sets <= kTargetBlocks;
+  const int of_set = blocks ? kGroupNormSetThreads : kWarp;
+  const int threads = group_norm_finish_threads(of_set);
+  launch_overlapping(
+      cuda,
+      {.grid = exact_blocks(ceil_div(of.sets, threads / of_set), "group_norm"), .threads = threads},
+      blocks ? by_block : by_warp, args...);
 }
 
 template <class A>
 void finish_moments(Cuda& cuda, const GroupNormForward& args, const PartsOfSets& of,
                     const Moments<A>* parts) {
-  launch_overlapping(cuda, finish_shape(of), group_norm_finish_moments<A>, parts, of,
-                     args.mean.as<A>(), args.rstd.as<A>(), args.var.as<A>(),
-                     static_cast<A>(norm_eps<A>(args.eps)));
+  finish_sets(cuda, of, group_norm_finish_moments<kGroupNormSetThreads, A>,
+              group_norm_finish_moments<kWarp, A>, parts, of, args.mean.as<A>(), args.rstd.as<A>(),
+              args.var.as<A>(), static_cast<A>(norm_eps<A>(args.eps)));
 }
 
 template <class A>
 void finish_sums(Cuda& cuda, const GroupNormBackward& args, const PartsOfSets& of, int64_t m,
                  const BackwardWorkspace<A>& space) {
-  launch_overlapping(cuda, finish_shape(of), group_norm_finish_sums<A>, space.parts, of,
-                     args.gamma.as<A>(), static_cast<A>(m), space.terms);
+  finish_sets(cuda, of, group_norm_finish_sums<kGroupNormSetThreads, A>,
+              group_norm_finish_sums<kWarp, A>, space.parts, of, args.gamma.as<A>(),
+              static_cast<A>(m), space.terms);
 }
 
 // dgamma and dbeta, where wanted; `after_held`: the kernel before holds its sets in shared memory.
