@@ -1,5 +1,5 @@
 // max_pool2d where windows of 2 x 2 tile the input: launchers of cuda/max_pool2d_pairs.cu; and of
-// cuda/max_pool2d_strided.cu.
+// cuda/max_pool2d_strided.cu and cuda/max_pool2d_strided_backward.cu.
 #pragma once
 
 #include "core/ops/max_pool2d.h"

@@ -18,7 +18,7 @@ GRADUS_TEST_OP_CASES(max_pool2d);
 
 using Values = std::vector<double>;
 constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
-const Window kStrided{{3, 3}, {2, 2}, {1, 1}};
+const Window kStrided[] = {{{3, 3}, {2, 2}, {0, 0}}, {{3, 3}, {2, 2}, {1, 1}}};  // by padding
 constexpr DType kDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
 Values values(const Tensor& x) { return x.to_vector<double>(); }
@@ -187,11 +187,6 @@ TEST_P(MaxPool2d, FirstOfEqualsWinsInEveryKernel) {
   }
 }
 
-// Positions of a window of 3 at stride 2 and padding 1 along an axis.
-int64_t strided_positions(int64_t extent, bool ceil_mode) {
-  return (extent - 1 + (ceil_mode ? 1 : 0)) / 2 + 1;
-}
-
 // Ties of both zeros, runs of -inf and some NaNs.
 Values hard_values(const Shape& shape) {
   Values data = tied_values(shape);
@@ -203,17 +198,18 @@ Values hard_values(const Shape& shape) {
   return data;
 }
 
-// The same for overlapping windows in padding, where NaN wins over all and -inf over nothing.
-void expect_first_in_strided(const Shape& shape, bool ceil_mode, Device device) {
+// The same for overlapping windows, where NaN wins over all and -inf over nothing.
+void expect_first_in_strided(const Shape& shape, int64_t padding, bool ceil_mode, Device device) {
   const int64_t height = shape[2], width = shape[3];
+  const Window& window = kStrided[padding];
   const Values data = hard_values(shape);
   Values y, dx(data.size(), 0.0);
   for (int64_t plane = 0; plane < shape[0] * shape[1]; ++plane) {
-    for (int64_t i = 0; i < strided_positions(height, ceil_mode); ++i) {
-      for (int64_t j = 0; j < strided_positions(width, ceil_mode); ++j) {
+    for (int64_t i = 0; i < window.pooled_positions(0, height, ceil_mode); ++i) {
+      for (int64_t j = 0; j < window.pooled_positions(1, width, ceil_mode); ++j) {
         size_t best = data.size();
         for (int64_t tap = 0; tap < 9; ++tap) {
-          const int64_t h = 2 * i - 1 + tap / 3, w = 2 * j - 1 + tap % 3;
+          const int64_t h = 2 * i - padding + tap / 3, w = 2 * j - padding + tap % 3;
           if (h < 0 || w < 0 || h >= height || w >= width) continue;
           const auto at = static_cast<size_t>((plane * height + h) * width + w);
           const bool wins = best == data.size() || data[at] > data[best] ||
@@ -227,12 +223,12 @@ void expect_first_in_strided(const Shape& shape, bool ceil_mode, Device device) 
   }
   for (const MemoryFormat format : kFormats) {
     for (const DType dtype : kDTypes) {
-      SCOPED_TRACE(concat(to_string(shape), " ", format, " ", dtype));
+      SCOPED_TRACE(concat(to_string(shape), " ", padding, " ", ceil_mode, " ", format, " ", dtype));
       const TensorOptions options{.dtype = dtype, .device = device, .format = format};
       Tensor x = Tensor::from_vector(data, shape, options);
-      EXPECT_TRUE(agrees(values(max_pool2d(x, kStrided, ceil_mode)), y, dtype, 9));
+      EXPECT_TRUE(agrees(values(max_pool2d(x, window, ceil_mode)), y, dtype, 9));
       x.set_requires_grad(true);
-      const Tensor got = max_pool2d(x, kStrided, ceil_mode);
+      const Tensor got = max_pool2d(x, window, ceil_mode);
       EXPECT_TRUE(agrees(values(got), y, dtype, 9));
       got.backward(Tensor::ones(got.shape(), {.dtype = dtype, .device = device}));
       EXPECT_EQ(values(x.grad()), dx);
@@ -242,10 +238,18 @@ void expect_first_in_strided(const Shape& shape, bool ceil_mode, Device device) 
 
 TEST_P(MaxPool2d, FirstOfEqualsWinsInStridedWindows) {
   for (const int64_t height : {1, 5, 6, 8}) {
-    for (const int64_t width : {6, 7, 8, 16, 32}) {
-      for (const bool ceil_mode : {false, true})
-        expect_first_in_strided({2, 8, height, width}, ceil_mode, GetParam());
+    for (const int64_t width : {6, 7, 8, 16, 27, 32}) {
+      for (const bool ceil_mode : {false, true}) {
+        expect_first_in_strided({2, 8, height, width}, 1, ceil_mode, GetParam());
+        expect_first_in_strided({2, 3, height + 2, width}, 0, ceil_mode, GetParam());
+        expect_first_in_strided({2, 8, height + 2, width}, 0, ceil_mode, GetParam());
+      }
     }
+  }
+  // Images of less than a window.
+  for (const int64_t width : {2, 3, 16}) {
+    expect_first_in_strided({2, 8, 2, width}, 0, true, GetParam());
+    expect_first_in_strided({2, 8, width, 2}, 0, true, GetParam());
   }
 }
 
@@ -258,19 +262,20 @@ TEST(MaxPool2dMutants, LastOfEqualsIsRejected) {
 
 // A view that 16-byte accesses cannot take gives the same.
 TEST_P(MaxPool2d, UnalignedViews) {
-  for (const DType dtype : kDTypes) {
-    Values data(1 + 3 * 4 * 16);
-    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i * i % 13);
-    const Tensor base = tensor({static_cast<int64_t>(data.size())}, data, dtype).detach();
-    Tensor x = base.as_strided({1, 3, 4, 16}, strides_of({1, 3, 4, 16}), 1);
-    Tensor copy = x.clone();
-    x.set_requires_grad(true);
-    copy.set_requires_grad(true);
-    const Tensor y = max_pool2d(x, {{2, 2}, {2, 2}}), want = max_pool2d(copy, {{2, 2}, {2, 2}});
-    EXPECT_EQ(values(y), values(want));
-    y.backward(ones(y.shape(), dtype));
-    want.backward(ones(y.shape(), dtype));
-    EXPECT_EQ(values(x.grad()), values(copy.grad()));
+  for (const Window& window : {Window{{2, 2}, {2, 2}}, kStrided[0], kStrided[1]}) {
+    for (const DType dtype : kDTypes) {
+      Values data(1 + 3 * 4 * 16);
+      for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i * i % 13);
+      const Tensor base = tensor({static_cast<int64_t>(data.size())}, data, dtype).detach();
+      Tensor x = base.as_strided({1, 3, 4, 16}, strides_of({1, 3, 4, 16}), 1);
+      const Tensor copy = x.clone().set_requires_grad(true);
+      x.set_requires_grad(true);
+      const Tensor y = max_pool2d(x, window, true), want = max_pool2d(copy, window, true);
+      EXPECT_EQ(values(y), values(want));
+      y.backward(ones(y.shape(), dtype));
+      want.backward(ones(y.shape(), dtype));
+      EXPECT_EQ(values(x.grad()), values(copy.grad()));
+    }
   }
 }
 
@@ -355,7 +360,7 @@ TEST_P(MaxPool2d, WithoutHistoryAndEmptyBatch) {
 
 // [c, h, w] is a batch of one, in every kernel that the window chooses.
 TEST_P(MaxPool2d, Unbatched) {
-  const Window windows[] = {{{2, 2}, {2, 2}}, {{3, 3}, {2, 2}, {1, 1}}, {{3, 3}, {3, 3}}};
+  const Window windows[] = {{{2, 2}, {2, 2}}, kStrided[0], kStrided[1], {{3, 3}, {3, 3}}};
   for (const Window& window : windows) {
     for (const DType dtype : kDTypes) {
       SCOPED_TRACE(concat(window.kernel[0], " by ", window.stride[0], " ", dtype));

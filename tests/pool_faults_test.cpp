@@ -67,6 +67,11 @@ TEST(PoolCudaFaultsSlow, D104_MaxPool2dBeyondTwoToThe31Elements) {
                       return max_pool2d(x, {{2, 4}, {2, 4}});
                     },
                     {4}, {0, 0, 0, 0, 1, 0, 0, 0});
+    expect_of_tiles(format,
+                    [](const Tensor& x) {
+                      return max_pool2d(x, {{3, 3}, {2, 2}}, true);
+                    },
+                    {4}, {0, 0, 1, 0});
   }
 }
 
