@@ -136,6 +136,28 @@ TEST_P(AvgPool2d, AdaptiveKeepsTheFormat) {
   EXPECT_EQ(last.grad().to_vector<double>(), Values(data.size(), 1.0 / 16));
 }
 
+// One window of the whole image keeps the format, too, whichever way its divisor sends it.
+TEST_P(AvgPool2d, OneWindowOfTheImage) {
+  Values data(2 * 3 * 4 * 4);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<double>(i % 11);
+  for (const MemoryFormat format : kFormats) {
+    for (const int64_t divisor : {16, 32}) {
+      const Tensor x = tensor({2, 3, 4, 4}, data, DType::f32, format);
+      const Tensor y = avg_pool2d(x, {.kernel_size = 4, .divisor_override = divisor});
+      EXPECT_EQ(y.shape(), (Shape{2, 3, 1, 1}));
+      EXPECT_EQ(y.options().format, format);
+      for (size_t plane = 0; plane < 6; ++plane) {
+        double sum = 0;
+        for (size_t i = 0; i < 16; ++i) sum += data[plane * 16 + i];
+        EXPECT_EQ(y.to_vector<double>()[plane], sum / static_cast<double>(divisor));
+      }
+      y.backward(Tensor::ones({2, 3, 1, 1}, {.device = GetParam()}));
+      EXPECT_EQ(x.grad().to_vector<double>(),
+                Values(data.size(), 1 / static_cast<double>(divisor)));
+    }
+  }
+}
+
 // 4096 ones added in f16 would stop at 2048.
 TEST_P(AvgPool2d, SumsInAcc) {
   const Tensor x = tensor({1, 1, 64, 64}, Values(4096, 1.0), DType::f16);

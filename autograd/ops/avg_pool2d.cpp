@@ -44,6 +44,14 @@ void check_image(const Tensor& x, std::string_view op) {
   check(x.size(2) > 0 && x.size(3) > 0, op, "expected h, w > 0, got ", x);
 }
 
+// Whether there is one window, of the whole image, divided by the number of its elements.
+bool is_image(const AvgWindows& windows) {
+  if (windows.h.positions != 1 || windows.w.positions != 1) return false;
+  const auto rows = windows.h.window(0), columns = windows.w.window(0);
+  const int64_t pixels = windows.h.extent * windows.w.extent;
+  return rows.size() * columns.size() == pixels && windows.divisor_of(rows, columns) == pixels;
+}
+
 // One window, as a plain mean, which sums in parallel. In the format of x.
 Tensor mean_of_images(const Tensor& x) {
   const Tensor y = mean(x, {2, 3}, true);
@@ -72,12 +80,11 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
                    .stride = stride[k],
                    .padding = window.padding[k]};
   };
-  return pool(x,
-              {.h = axis(0),
-               .w = axis(1),
-               .count_include_pad = options.count_include_pad,
-               .divisor = options.divisor_override.value_or(0)},
-              op);
+  const AvgWindows windows{.h = axis(0),
+                           .w = axis(1),
+                           .count_include_pad = options.count_include_pad,
+                           .divisor = options.divisor_override.value_or(0)};
+  return is_image(windows) ? mean_of_images(x) : pool(x, windows, op);
 }
 
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
