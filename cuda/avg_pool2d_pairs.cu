@@ -8,38 +8,40 @@
 namespace gradus {
 namespace {
 
-// math:  y = (sum of four) / divisor, for N / 2 windows from N neighbours in two rows
+// math:  y = (sum of four) / divisor, for N / 2 windows (at least one) from their columns in two
+//        rows
 // grid:  1-D; a warp takes kRowUnits · 32 units
 // bytes: fewest = actual: x read once, y written once
-// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2
+// needs: contiguous; where N > 1: q = w / 2, N divides w; x aligned to N elements, y to N / 2
 // order: row-major within the window
 template <int N, class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     avg_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, Average<T> average,
                              T* y) {
   using A = acc_t<T>;
+  constexpr int kColumns = kPairColumns<N>, kOutputs = kColumns / 2;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
-  Pack<T, N> top[kRowUnits], bottom[kRowUnits];
+  Pack<T, kColumns> top[kRowUnits], bottom[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
     const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
     const I row = place.plane * static_cast<I>(g.h) + 2 * place.i;
-    const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
-    top[u] = load_pack<N>(from);
-    bottom[u] = load_pack<N>(from + g.w);
+    const T* from = x + (row * static_cast<I>(g.w) + place.column * kColumns);
+    top[u] = load_columns<N>(from, 1);
+    bottom[u] = load_columns<N>(from + g.w, 1);
   }
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
     const I unit = start + u * 32;
     if (unit >= static_cast<I>(g.units)) return;
-    A means[N / 2];
+    A means[kOutputs];
 #pragma unroll
-    for (int o = 0; o < N / 2; ++o) {
+    for (int o = 0; o < kOutputs; ++o) {
       const A above = static_cast<A>(top[u][2 * o]) + static_cast<A>(top[u][2 * o + 1]);
       means[o] = average((above + static_cast<A>(bottom[u][2 * o])) +
                          static_cast<A>(bottom[u][2 * o + 1]));
     }
-    store_pack(y + unit * (N / 2), round_pack<T, N / 2>(means));
+    store_pack(y + unit * kOutputs, round_pack<T, kOutputs>(means));
   }
 }
 
@@ -75,6 +77,35 @@ __global__ void __launch_bounds__(kPairThreads)
       shares[2 * o] = shares[2 * o + 1] = covered[u] ? share : A(0);
     }
     store_pack(dx + unit * N, round_pack<T, N>(shares));
+  }
+}
+
+// math:  as above
+// grid:  1-D; a warp takes kRowUnits · 32 columns of two rows of dx, as ColumnPlace counts them
+// bytes: as above, in accesses of one element: dy for two columns, once from the cache
+// needs: contiguous
+template <class I, class T>
+__global__ void __launch_bounds__(kPairThreads)
+    avg_pool2d_backward_pairs_any(const __grid_constant__ Pairs g, const T* dy, Average<T> average,
+                                  T* dx) {
+  using A = acc_t<T>;
+  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
+  ColumnPlace<I> places[kRowUnits];
+  T values[kRowUnits];
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const ColumnPlace<I> place(g, unit_upto<I>(g, start + u * 32));
+    values[u] = dy[place.from];
+    places[u] = place;
+  }
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    if (start + u * 32 >= static_cast<I>(g.units)) return;
+    const ColumnPlace<I>& place = places[u];
+    const A mean = average(static_cast<A>(values[u]));
+    const T share = static_cast<T>(place.covered ? mean : A(0));
+    dx[place.to] = share;
+    if (place.has_lower) dx[place.to + g.w] = share;
   }
 }
 
@@ -171,21 +202,16 @@ bool forward(Cuda& cuda, const AvgWindows& windows, const Image& x, const Image&
     });
     return true;
   }
-  bool launched = false;
   visit_row_pack<T>(x, y, [&](auto width) {
     constexpr int N = decltype(width)::value;
-    if constexpr (N > 1) {
-      g.across = FastDivisor(static_cast<uint32_t>(x.w / N));
-      g.units = x.n * x.channels * y.h * (x.w / N);
-      visit_index_type(x, [&](auto type) {
-        avg_pool2d_forward_pairs<N, typename decltype(type)::type>
-            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
-                                                                                  to);
-      });
-      launched = true;
-    }
+    count_row_units<N>(g, y);
+    visit_index_type(x, [&](auto type) {
+      avg_pool2d_forward_pairs<N, typename decltype(type)::type>
+          <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
+                                                                                to);
+    });
   });
-  return launched;
+  return true;
 }
 
 template <class T>
@@ -208,22 +234,23 @@ bool backward(Cuda& cuda, const AvgWindows& windows, const Image& dx, const Imag
     });
     return true;
   }
-  g.rows = FastDivisor(static_cast<uint32_t>(dx.h));
-  bool launched = false;
   visit_row_pack<T>(dx, dy, [&](auto width) {
     constexpr int N = decltype(width)::value;
-    if constexpr (N > 1) {
-      g.across = FastDivisor(static_cast<uint32_t>(dx.w / N));
-      g.units = dx.numel() / N;
-      visit_index_type(dx, [&](auto type) {
-        avg_pool2d_backward_pairs<N, typename decltype(type)::type>
-            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, average,
-                                                                                  to);
-      });
-      launched = true;
-    }
+    count_gradient_units<N>(g, dx);
+    visit_index_type(dx, [&](auto type) {
+      using I = typename decltype(type)::type;
+      const auto launch = [&](auto kernel) {
+        kernel<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from,
+                                                                                    average, to);
+      };
+      if constexpr (N > 1) {
+        launch(avg_pool2d_backward_pairs<N, I, T>);
+      } else {
+        launch(avg_pool2d_backward_pairs_any<I, T>);
+      }
+    });
   });
-  return launched;
+  return true;
 }
 
 }  // namespace

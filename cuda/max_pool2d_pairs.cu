@@ -9,49 +9,37 @@ namespace {
 
 template <class T>
 void forward_contiguous(Cuda& cuda, Pairs g, const Image& x, const Image& y, uint8_t* index) {
-  const T* from = static_cast<const T*>(x.data);
-  T* to = static_cast<T*>(y.data);
   visit_row_pack<T>(x, y, [&](auto width) {
     constexpr int N = decltype(width)::value;
-    if constexpr (N > 1) {
-      g.across = FastDivisor(static_cast<uint32_t>(x.w / N));
-      g.units = x.n * x.channels * y.h * (x.w / N);
-      visit_index_type(x, [&](auto type) {
-        using I = typename decltype(type)::type;
-        const auto kernel = index != nullptr ? max_pool2d_forward_pairs<N, true, I, T>
-                                             : max_pool2d_forward_pairs<N, false, I, T>;
-        kernel<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, to,
-                                                                                    index);
-      });
-    } else {
-      g.across = g.columns;
-      g.units = y.numel();
-      max_pool2d_forward_pairs_any<<<pair_blocks(g.units, 4), kPairThreads, 0, cuda.stream()>>>(
-          g, from, to, index);
-    }
+    count_row_units<N>(g, y);
+    visit_index_type(x, [&](auto type) {
+      using I = typename decltype(type)::type;
+      const auto kernel = index != nullptr ? max_pool2d_forward_pairs<N, true, I, T>
+                                           : max_pool2d_forward_pairs<N, false, I, T>;
+      kernel<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
+          g, static_cast<const T*>(x.data), static_cast<T*>(y.data), index);
+    });
   });
 }
 
 template <class T>
 void backward_contiguous(Cuda& cuda, Pairs g, const Image& dx, const Image& dy,
                          const uint8_t* index) {
-  const T* from = static_cast<const T*>(dy.data);
-  T* to = static_cast<T*>(dx.data);
-  g.rows = FastDivisor(static_cast<uint32_t>(dx.h));
   visit_row_pack<T>(dx, dy, [&](auto width) {
     constexpr int N = decltype(width)::value;
-    g.across = FastDivisor(static_cast<uint32_t>(dx.w / N));
-    g.units = dx.numel() / N;
-    if constexpr (N > 1) {
-      visit_index_type(dx, [&](auto type) {
-        max_pool2d_backward_pairs<N, typename decltype(type)::type>
-            <<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(g, from, index,
-                                                                                  to);
-      });
-    } else {
-      max_pool2d_backward_pairs_any<<<pair_blocks(g.units, 1), kPairThreads, 0, cuda.stream()>>>(
-          g, from, index, to);
-    }
+    count_gradient_units<N>(g, dx);
+    visit_index_type(dx, [&](auto type) {
+      using I = typename decltype(type)::type;
+      const auto launch = [&](auto kernel) {
+        kernel<<<pair_blocks(g.units, kRowUnits), kPairThreads, 0, cuda.stream()>>>(
+            g, static_cast<const T*>(dy.data), index, static_cast<T*>(dx.data));
+      };
+      if constexpr (N > 1) {
+        launch(max_pool2d_backward_pairs<N, I, T>);
+      } else {
+        launch(max_pool2d_backward_pairs_any<I, T>);
+      }
+    });
   });
 }
 
@@ -65,7 +53,6 @@ void max_pool2d_pairs_forward(Cuda& cuda, const MaxPool2dForward& args) {
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     Pairs g = make_pairs(x, y);
-    g.index_bytes = packed_index_bytes(y.numel());
     if (format == MemoryFormat::contiguous) return forward_contiguous<T>(cuda, g, x, y, index);
     visit_channel_pack<T>(g, x, y, [&](auto width) {
       visit_index_type(x, [&](auto index_type) {
@@ -88,7 +75,6 @@ void max_pool2d_pairs_backward(Cuda& cuda, const MaxPool2dBackward& args) {
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     Pairs g = make_pairs(dx, dy);
-    g.index_bytes = packed_index_bytes(dy.numel());
     if (format == MemoryFormat::contiguous) return backward_contiguous<T>(cuda, g, dx, dy, index);
     visit_channel_pack<T>(g, dx, dy, [&](auto width) {
       visit_index_type(dx, [&](auto index_type) {

@@ -38,6 +38,23 @@ void visit_row_pack(const Image& x, const Image& y, const F& f) {
   f(std::integral_constant<int, 1>());
 }
 
+// Units of y whose accesses to a row of x bring N elements.
+template <int N>
+void count_row_units(Pairs& g, const Image& y) {
+  constexpr int kOutputs = kPairColumns<N> / 2;
+  g.across = FastDivisor(static_cast<uint32_t>(y.w / kOutputs));
+  g.units = y.numel() / kOutputs;
+}
+
+// Units of dx: N neighbours, or where N = 1 columns of two rows.
+template <int N>
+void count_gradient_units(Pairs& g, const Image& dx) {
+  const int64_t rows = N > 1 ? dx.h : ceil_div(dx.h, 2), across = dx.w / N;
+  g.across = FastDivisor(static_cast<uint32_t>(across));
+  g.rows = FastDivisor(static_cast<uint32_t>(rows));
+  g.units = dx.n * dx.channels * rows * across;
+}
+
 template <class T>
 bool has_channel_packs(const Image& x, const Image& y) {
   return x.has_packs(kFullPack<T>, sizeof(T)) && y.has_packs(kFullPack<T>, sizeof(T));

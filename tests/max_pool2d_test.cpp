@@ -173,7 +173,7 @@ Values winners(const Values& data, const Shape& shape, bool last) {
 
 // In every kernel that the width, the layout and the dtype choose.
 TEST_P(MaxPool2d, FirstOfEqualsWinsInEveryKernel) {
-  for (const int64_t width : {2, 4, 6, 8, 9, 16, 34, 64}) {
+  for (const int64_t width : {2, 4, 6, 7, 8, 9, 13, 16, 27, 34, 64, 67}) {
     for (const MemoryFormat format : kFormats) {
       for (const DType dtype : kDTypes) {
         SCOPED_TRACE(concat(width, " ", format, " ", dtype));

@@ -100,6 +100,8 @@ std::vector<OpCase> avg_pool2d_cases() {
       {"k2_divisor_3", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = 3}},
       {"k2_divisor_minus_1", {1, 2, 5, 6}, {.kernel_size = 2, .divisor_override = -1}},
       {"k17x16", {1, 1, 18, 17}, {.kernel_size = {17, 16}, .stride = Pair(1)}},
+      {"k2_odd_13", {2, 3, 13, 13}, {.kernel_size = 2}},
+      {"k2_odd_width", {1, 5, 6, 67}, {.kernel_size = 2}},
       {"k4x5_image", {2, 3, 4, 5}, {.kernel_size = {4, 5}}},
       {"k4_image_c16", {2, 16, 4, 4}, {.kernel_size = 4}},
       {"k4_image_divisor_5", {2, 8, 4, 4}, {.kernel_size = 4, .divisor_override = 5}},
@@ -109,6 +111,7 @@ std::vector<OpCase> avg_pool2d_cases() {
        {.kernel_size = 5, .padding = 1, .count_include_pad = false}},
       {"k3_s2_image_ceil", {1, 3, 2, 3}, {.kernel_size = 3, .stride = Pair(2), .ceil_mode = true}},
       {"k2_small", {128, 64, 32, 32}, {.kernel_size = 2}, true},
+      {"k2_27", {256, 192, 27, 27}, {.kernel_size = 2}, true},
       {"k7_of_7x7", {256, 2048, 7, 7}, {.kernel_size = 7}, true},
       {"k2_large", {256, 128, 56, 56}, {.kernel_size = 2}, true},
   };

@@ -24,7 +24,6 @@ struct Pairs {
   FastDivisor columns;  // q
   FastDivisor rows;     // p, or h where units are those of x
   int h = 0, w = 0, p = 0, q = 0, channels = 0;
-  int64_t index_bytes = 0;
 };
 
 __device__ __forceinline__ uint32_t quotient_in(const FastDivisor& d, uint32_t i) {
@@ -94,34 +93,55 @@ struct Winner {
   }
 };
 
-// math:  y and index of N / 2 windows from N neighbours in two rows
+// Columns of x that a unit of windows covers, where an access brings N elements of a row.
+template <int N>
+inline constexpr int kPairColumns = N > 1 ? N : 2;
+
+// Those of one row in one access, or where N = 1 one by one, so that any row will do: the second,
+// which lies `right` further, repeats the first where there is none.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, kPairColumns<N>> load_columns(const T* from, int right) {
+  if constexpr (N > 1) {
+    return load_pack<N>(from);
+  } else {
+    Pack<T, 2> columns;
+    columns[0] = from[0];
+    columns[1] = from[right];
+    return columns;
+  }
+}
+
+// math:  y and index of N / 2 windows (at least one) from their columns in two rows
 // grid:  1-D; a warp takes kRowUnits · 32 units
 // bytes: fewest = actual: 1.25·E·b + E/16 with the index, each once
-// needs: contiguous; q = w / 2, N divides w; x aligned to N elements, y to N / 2; without the bound
-//        of three blocks the compiler spares registers and keeps loads back until others are used
+// needs: contiguous; where N > 1: q = w / 2, N divides w; x aligned to N elements, y to N / 2;
+//        without the bound of three blocks the compiler spares registers and keeps loads back until
+//        others are used
 template <int N, bool WithIndex, class I, class T>
 __global__ void __launch_bounds__(kPairThreads, 3)
     max_pool2d_forward_pairs(const __grid_constant__ Pairs g, const T* x, T* y, uint8_t* index) {
   using A = acc_t<T>;
+  constexpr int kColumns = kPairColumns<N>, kOutputs = kColumns / 2;
   const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
-  Pack<T, N> top[kRowUnits], bottom[kRowUnits];
+  Pack<T, kColumns> top[kRowUnits], bottom[kRowUnits];
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
     const RowPlace<I> place(g, unit_upto<I>(g, start + u * 32));
     const I row = place.plane * static_cast<I>(g.h) + 2 * place.i;
-    const T* from = x + (row * static_cast<I>(g.w) + place.column * N);
-    // A row that is not there repeats the one above: equals never win.
+    const T* from = x + (row * static_cast<I>(g.w) + place.column * kColumns);
+    // What is not there repeats what is above or on the left: equals never win.
     const int below = 2 * static_cast<int>(place.i) + 1 < g.h ? g.w : 0;
-    top[u] = load_pack<N>(from);
-    bottom[u] = load_pack<N>(from + below);
+    const int right = 2 * static_cast<int>(place.column) + 1 < g.w;
+    top[u] = load_columns<N>(from, right);
+    bottom[u] = load_columns<N>(from + below, right);
   }
 #pragma unroll
   for (int u = 0; u < kRowUnits; ++u) {
     const I unit = start + u * 32;
-    A best[N / 2];
+    A best[kOutputs];
     uint32_t bits = 0;
 #pragma unroll
-    for (int o = 0; o < N / 2; ++o) {
+    for (int o = 0; o < kOutputs; ++o) {
       Winner<A> winner(static_cast<A>(top[u][2 * o]));
       winner.compete(static_cast<A>(top[u][2 * o + 1]), 1);
       winner.compete(static_cast<A>(bottom[u][2 * o]), 2);
@@ -130,8 +150,8 @@ __global__ void __launch_bounds__(kPairThreads, 3)
       bits |= winner.tap << (2 * o);
     }
     const bool present = unit < static_cast<I>(g.units);
-    if (present) store_pack(y + unit * (N / 2), narrow_pack<T>(best));
-    if constexpr (WithIndex) store_bits<N>(index, unit * N, bits, present);
+    if (present) store_pack(y + unit * kOutputs, narrow_pack<T>(best));
+    if constexpr (WithIndex) store_bits<kColumns>(index, unit * kColumns, bits, present);
   }
 }
 
@@ -277,47 +297,55 @@ __global__ void __launch_bounds__(kPairThreads)
   }
 }
 
-// math:  as above, for contiguous tensors of any width and alignment, element by element
-// grid:  1-D; one thread per four outputs, whose bits make a byte of the index
-// bytes: as above, in accesses of one element
-template <class T>
-__global__ void __launch_bounds__(kPairThreads)
-    max_pool2d_forward_pairs_any(const __grid_constant__ Pairs g, const T* x, T* y,
-                                 uint8_t* index) {
-  using A = acc_t<T>;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kPairThreads + threadIdx.x;
-  uint32_t bits = 0;
-  for (int k = 0; k < 4; ++k) {
-    const int64_t at = thread * 4 + k;
-    if (at >= g.units) break;
-    const RowPlace<int64_t> place(g, at);
-    const T* from = x + (place.plane * g.h + 2 * place.i) * g.w + 2 * place.column;
-    const bool right = 2 * place.column + 1 < g.w, below = 2 * place.i + 1 < g.h;
-    Winner<A> winner(static_cast<A>(from[0]));
-    if (right) winner.compete(static_cast<A>(from[1]), 1);
-    if (below) winner.compete(static_cast<A>(from[g.w]), 2);
-    if (right && below) winner.compete(static_cast<A>(from[g.w + 1]), 3);
-    y[at] = static_cast<T>(winner.value);
-    bits |= winner.tap << (2 * k);
-  }
-  if (index != nullptr && thread < g.index_bytes) index[thread] = static_cast<uint8_t>(bits);
-}
+// A column of two rows of dx, and the window that holds it or is the next to it: of contiguous
+// tensors, with w for `across` and ceil(h / 2) for `rows`.
+template <class I>
+struct ColumnPlace {
+  I from, to;              // of the window and of the upper element
+  bool covered, is_right;  // by the window; its second column
+  bool has_lower;
 
-// grid:  1-D; one thread per element of dx: here `across` is w and `rows` is h
-template <class T>
+  ColumnPlace() = default;
+  __device__ __forceinline__ ColumnPlace(const Pairs& g, I unit) {
+    const RowPlace<I> place(g, unit);
+    const int i = static_cast<int>(place.i), column = static_cast<int>(place.column);
+    const int row = min(i, g.p - 1), j = min(column / 2, g.q - 1);
+    from = (place.plane * static_cast<I>(g.p) + row) * static_cast<I>(g.q) + j;
+    to = (place.plane * static_cast<I>(g.h) + 2 * i) * static_cast<I>(g.w) + column;
+    covered = i == row && column / 2 == j;
+    is_right = column % 2 == 1;
+    has_lower = 2 * i + 1 < g.h;
+  }
+};
+
+// math:  as above, for contiguous tensors of any width and alignment, element by element
+// grid:  1-D; a warp takes kRowUnits · 32 columns of two rows of dx, as ColumnPlace counts them
+// bytes: as above, in accesses of one element: dy and the index for two columns, once from the
+//        cache
+template <class I, class T>
 __global__ void __launch_bounds__(kPairThreads)
     max_pool2d_backward_pairs_any(const __grid_constant__ Pairs g, const T* dy,
                                   const uint8_t* index, T* dx) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kPairThreads + threadIdx.x;
-  if (at >= g.units) return;
-  const RowPlace<int64_t> place(g, at);
-  T result(0.0f);
-  if (place.i / 2 < g.p && place.column / 2 < g.q) {
-    const int64_t from = (place.plane * g.p + place.i / 2) * g.q + place.column / 2;
-    const uint32_t tap = load_bits<2>(index, from * 2) & 3u;
-    if (tap == static_cast<uint32_t>(place.i % 2 * 2 + place.column % 2)) result = dy[from];
+  const I start = warp_unit<I>(kRowUnits) + threadIdx.x % 32;
+  ColumnPlace<I> places[kRowUnits];
+  T values[kRowUnits];
+  uint32_t bits[kRowUnits];
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    const ColumnPlace<I> place(g, unit_upto<I>(g, start + u * 32));
+    values[u] = dy[place.from];
+    bits[u] = load_bits<2>(index, place.from * 2);
+    places[u] = place;
   }
-  dx[at] = result;
+  const T zero(0.0f);
+#pragma unroll
+  for (int u = 0; u < kRowUnits; ++u) {
+    if (start + u * 32 >= static_cast<I>(g.units)) return;
+    const ColumnPlace<I>& place = places[u];
+    const uint32_t tap = bits[u] & 3u, upper = place.is_right ? 1 : 0;
+    dx[place.to] = place.covered && tap == upper ? values[u] : zero;
+    if (place.has_lower) dx[place.to + g.w] = place.covered && tap == upper + 2 ? values[u] : zero;
+  }
 }
 
 }  // namespace gradus
