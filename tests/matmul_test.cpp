@@ -139,7 +139,6 @@ TEST(Linear, EveryMaskOfWantedGradients) {
   }
 }
 
-// Half operands, but parameter gradients in f32 that never pass through half.
 TEST(Matrices, AreToldByTheirStrides) {
   const Tensor x = Tensor::ones({4, 6});
   const auto is_matrix_of = [&](const Shape& shape, const Strides& strides) {
@@ -195,6 +194,7 @@ TEST(Linear, GuardsOfThePrecisionNest) {
   EXPECT_ERROR(AutocastGuard(DType::f64), ErrorCode::invalid_argument, "f16, bf16 or f32, got f64");
 }
 
+// Half operands, but parameter gradients in f32 that never pass through half.
 TEST(Linear, AutocastKeepsParameterGradientsInF32) {
   for (const DType half : {DType::f16, DType::bf16}) {
     const auto rounded = [half](ref::Array array) {
