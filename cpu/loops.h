@@ -1,5 +1,5 @@
-// Loading and storing elements in the type that arithmetic is done in, and the mark that lets a
-// loop over them be vectorised.
+// Loading elements in the type that arithmetic is done in, and the mark that lets a loop over them
+// be vectorised.
 #pragma once
 
 #include "core/dtype.h"
