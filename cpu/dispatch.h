@@ -2,9 +2,9 @@
 // per set, with GRADUS_ISA naming it, and ends with one line per argument struct:
 //
 //   namespace gradus::GRADUS_ISA {
-//   void run(Cpu& cpu, const ReluForward& args) { ... }
+//   void run(Cpu& cpu, const SoftmaxForward& args) { ... }
 //   }  // namespace gradus::GRADUS_ISA
-//   GRADUS_DISPATCH(ReluForward)
+//   GRADUS_DISPATCH(SoftmaxForward)
 //
 // Everything such a file defines stays inside its namespace (or an anonymous one within it), so
 // that no code compiled for a stronger set can be linked in for a weaker one; a test checks the
