@@ -148,7 +148,7 @@ void backward_contiguous(Cpu& cpu, const GroupNormBackward& args, const GroupNor
   parts.add_up<A>(cpu, args, g);
 }
 
-// ---- channels-last: a sample is s rows of c neighbours, and one task ----------------------------
+// ---- channels-last: a sample is s rows of c neighbours; tasks have whole samples ----------------
 
 // Calls f(c, valid lanes, row, k) for every row and every vector of channels, tile by tile of rows,
 // and after each tile fold(c, valid lanes); k = 0..3 for four independent sums. Tiles of all
