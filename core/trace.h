@@ -1,7 +1,7 @@
 // A record of every launch of the calling thread while a Trace is alive:
 //
 //   Trace trace;
-//   model.forward(x);
+//   model(x);
 //   for (const TraceRecord& r : trace.records()) print(r.name, r.seconds, r.bytes);
 //
 // While tracing, each launch waits for the device, so that its time is its own.

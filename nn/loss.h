@@ -1,7 +1,7 @@
 // Losses that keep their options, as in PyTorch:
 //
 //   const nn::CrossEntropyLoss loss({.label_smoothing = 0.1});
-//   loss(model.forward(x), labels).backward();
+//   loss(model(x), labels).backward();
 //
 // Each calls the function of autograd/ops/ that it names; shapes, dtypes and errors are said there.
 #pragma once

@@ -1,6 +1,6 @@
 // Batches of an image set, made on the device that holds the whole set as u8.
 //
-//   nn::DataLoader loader(load_image_set("mnist", dir, true), {.batch_size = 128, .seed = 1});
+//   nn::DataLoader loader(nn::load_image_set("mnist", dir, true), {.batch_size = 128, .seed = 1});
 //   for (int epoch = 0; epoch < 2; ++epoch) {
 //     loader.start_epoch(epoch);
 //     while (const auto batch = loader.next()) train_on(batch->x, batch->labels);
