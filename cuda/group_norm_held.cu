@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   start_next_kernel();
   HeldMoments<T, N> own(plan, at, f.x + at.base);
   copy_rows<T, 1>(plan, at, {held}, {f.x}, L2Policy<kEvict>());
-  wait_rows();
+  finish_copies();
   for_each_row(plan, at, [&](int i) { own.take(load_pack<N>(held + i)); });
   own.finish(plan.columns);
   const HeldSlot slot(plan, at);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     mean[j] = b.mean[at.first_set + plan.by_channels.quotient(c)];
   }
   copy_rows<T, 2>(plan, at, {x, dy}, {b.x, b.dy}, L2Policy<Evict::normal>());
-  wait_rows();
+  finish_copies();
   for_each_row(plan, at, [&](int i) {
     const Pack<T, N> x_in = load_pack<N>(x + i), dy_in = load_pack<N>(dy + i);
 #pragma unroll

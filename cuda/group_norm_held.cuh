@@ -87,13 +87,6 @@ __device__ __forceinline__ void copy_rows(const GroupNormHeld& plan, const HeldT
   }
 }
 
-// Until the rows are there, of all threads.
-__device__ __forceinline__ void wait_rows() {
-  commit_copies();
-  wait_copies<0>();
-  __syncthreads();
-}
-
 // Calls f(its place in the block's rows) for the first of this thread's N elements in each row.
 template <class F>
 __device__ __forceinline__ void for_each_row(const GroupNormHeld& plan, const HeldThread& at,

@@ -34,10 +34,8 @@ __global__ void __launch_bounds__(kReduceThreads, 4)
   const T* const from = x + first * c;
   T* const held = reinterpret_cast<T*>(dynamic_shared()) + place_in_pack(from);
   wait_for_previous_kernel();
-  hold_run(held, from, rows * c, L2Policy<Evict::normal>());
-  commit_copies();
-  wait_copies<0>();
-  __syncthreads();
+  hold_run(held, from, rows * c);
+  finish_copies();
   start_next_kernel();
   const int lane = thread & (lanes - 1);
   for (int row = thread / lanes; row < plan.rows; row += kReduceThreads / lanes) {

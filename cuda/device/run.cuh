@@ -27,13 +27,20 @@ __device__ __forceinline__ void for_each_of_run(const T* first, int count, int t
 }
 
 // Starts copying a run to `held` in shared memory, by all threads of the block.
-template <class T, Evict kEvict>
+template <class T, Evict kEvict = Evict::normal>
 __device__ __forceinline__ void hold_run(T* held, const T* from, int count,
-                                         L2Policy<kEvict> policy) {
+                                         L2Policy<kEvict> policy = {}) {
   for_each_of_run(
       from, count, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x),
       [&](int i) { policy.template copy_async<16>(shared_address(held + i), from + i); },
       [&](int i) { held[i] = from[i]; });
+}
+
+// After the last copy: all threads of the block see what has been copied.
+__device__ __forceinline__ void finish_copies() {
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
 }
 
 // Stores a run of shared memory, by all threads of the block.
