@@ -3,8 +3,6 @@
 // tensors also on how much shared memory its blocks may have.
 #pragma once
 
-#include <bit>
-
 #include "core/ops/group_norm.h"
 #include "cuda/device/strided_plan.h"
 #include "cuda/element_lanes.h"
@@ -77,10 +75,6 @@ inline constexpr int64_t kMostWarps = 16;
 // Warps of a block of several sets: fewer where they hold much, so that a multiprocessor fills up.
 inline constexpr int kWarpsOfSmallSets = 4;
 inline constexpr int64_t kSmallSetsBytes = 16 * 1024;
-
-inline int64_t ceil_power_of_two(int64_t value) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
-}
 
 // Cuts each set into regions of at most `most` packs, as equal as may be.
 inline void cut_set(GroupNormSlab& plan, int64_t most) {
@@ -204,7 +198,7 @@ inline GroupNormColumns plan_group_norm_columns(const GroupNormGeometry& g, int 
   plan.groups = g.g;
   plan.width = width;
   const int64_t packs = g.c / width;
-  plan.lanes = static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(packs)));
+  plan.lanes = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(packs)));
   plan.tiles = static_cast<int>(ceil_div(packs, int64_t{plan.lanes}));
   const int64_t batch = GroupNormColumns::kThreads / plan.lanes * GroupNormColumns::kBatch;
   const int64_t blocks = g.n * plan.tiles * ceil_div(g.s, batch);  // of one batch per thread
@@ -289,7 +283,7 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
   GroupNormHeld plan;
   const int64_t groups = detail::held_tile_groups(g, width, element, tensors);
   const int64_t tile = groups * g.channels();
-  const int64_t columns = detail::ceil_power_of_two(tile / std::min(width, plan.kChannels));
+  const int64_t columns = ceil_power_of_two(tile / std::min(width, plan.kChannels));
   if (columns > plan.kThreads) return plan;
   plan.n = g.n, plan.s = g.s, plan.c = g.c;
   plan.all_groups = g.g;
@@ -298,10 +292,9 @@ inline GroupNormHeld plan_group_norm_held(const GroupNormGeometry& g, int width,
   plan.groups = static_cast<int>(groups);
   plan.channels = static_cast<int>(g.channels());
   plan.columns = static_cast<int>(columns);
-  plan.lanes = static_cast<int>(detail::ceil_power_of_two(tile / width));
+  plan.lanes = static_cast<int>(ceil_power_of_two(tile / width));
   plan.slots = plan.kThreads / std::max(plan.columns, 32);
-  plan.lanes_per_group =
-      static_cast<int>(std::min<int64_t>(32, detail::ceil_power_of_two(plan.channels)));
+  plan.lanes_per_group = static_cast<int>(std::min<int64_t>(32, ceil_power_of_two(plan.channels)));
   const auto rows_bytes = [&] {
     return ceil_div(ceil_div(g.s, int64_t{plan.pieces}) * tile * element, int64_t{16}) * 16;
   };
