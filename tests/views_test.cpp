@@ -83,6 +83,7 @@ TEST_P(Views, FlattenSqueezeUnsqueeze) {
   EXPECT_EQ(x.flatten(1).shape(), (Shape{2, 60}));
   EXPECT_EQ(x.flatten(1, 2).shape(), (Shape{2, 12, 5}));
   EXPECT_EQ(iota({}).flatten().shape(), Shape{1});
+  EXPECT_ERROR(iota({}).flatten(1), kInvalid, "flatten: axis 1 ");
   EXPECT_EQ(x.unsqueeze(0).shape(), (Shape{1, 2, 3, 4, 5}));
   EXPECT_EQ(x.unsqueeze(-1).shape(), (Shape{2, 3, 4, 5, 1}));
   EXPECT_EQ(x.unsqueeze(2).squeeze(2).shape(), x.shape());

@@ -19,8 +19,9 @@ struct AvgPool2dNode final : Node {
 };
 
 void check_x(const Tensor& x, std::string_view op) {
-  check(x.rank() == 4 && is_floating(x.dtype()), op,
+  check((x.rank() == 4 || x.rank() == 3) && is_floating(x.dtype()), op,
         "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
+  check(x.size(-2) > 0 && x.size(-1) > 0, op, "expected h, w > 0, got ", x);
 }
 
 Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view op) {
@@ -38,10 +39,6 @@ Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view o
     attach(y, std::move(node));
   }
   return y;
-}
-
-void check_image(const Tensor& x, std::string_view op) {
-  check(x.size(2) > 0 && x.size(3) > 0, op, "expected h, w > 0, got ", x);
 }
 
 // Whether there is one window, of the whole image, divided by the number of its elements.
@@ -63,9 +60,8 @@ Tensor mean_of_images(const Tensor& x) {
 
 Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
   constexpr std::string_view op = "avg_pool2d";
-  if (x.rank() == 3) return avg_pool2d(x.unsqueeze(0), options).squeeze(0);
   check_x(x, op);
-  check_image(x, op);
+  if (x.rank() == 3) return avg_pool2d(x.unsqueeze(0), options).squeeze(0);
   const Pair stride = options.stride.value_or(options.kernel_size);
   const Window window{.kernel = options.kernel_size, .stride = stride, .padding = options.padding};
   check_window(window, x.size(2), x.size(3), op, options.ceil_mode);
@@ -89,11 +85,10 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
 
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   constexpr std::string_view op = "adaptive_avg_pool2d";
-  if (x.rank() == 3) return adaptive_avg_pool2d(x.unsqueeze(0), output_size).squeeze(0);
   check_x(x, op);
+  if (x.rank() == 3) return adaptive_avg_pool2d(x.unsqueeze(0), output_size).squeeze(0);
   check(output_size[0] > 0 && output_size[1] > 0, op, "output_size must be positive, got ",
         output_size[0], "x", output_size[1]);
-  check_image(x, op);
   if (output_size == Pair(1)) return mean_of_images(x);
   const auto axis = [&](int i) {
     return AvgAxis{.extent = x.size(2 + i),

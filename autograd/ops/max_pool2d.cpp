@@ -34,10 +34,10 @@ bool covers_input(const Window& window, int axis, int64_t extent, int64_t positi
 
 void check_max_pool2d(const Tensor& x, const Window& window, bool ceil_mode) {
   constexpr std::string_view op = "max_pool2d";
-  check(x.rank() == 4 && is_floating(x.dtype()), op,
+  check((x.rank() == 4 || x.rank() == 3) && is_floating(x.dtype()), op,
         "expected x [n, c, h, w] or [c, h, w], floating, got ", x);
-  check(x.size(2) > 0 && x.size(3) > 0, op, "expected images with pixels, got ", x);
-  check_window(window, x.size(2), x.size(3), op, ceil_mode);
+  check(x.size(-2) > 0 && x.size(-1) > 0, op, "expected images with pixels, got ", x);
+  check_window(window, x.size(-2), x.size(-1), op, ceil_mode);
   check_pool_padding(window, op);
   check(window.kernel[0] * window.kernel[1] <= INT32_MAX, op, "kernel ", window.kernel[0], "x",
         window.kernel[1], " has more than 2^31 - 1 elements");
@@ -54,10 +54,10 @@ Tensor empty_index(const Tensor& y, const Window& window) {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x_given, const Window& window, bool ceil_mode) {
+  check_max_pool2d(x_given, window, ceil_mode);
   if (x_given.rank() == 3) {
     return max_pool2d(x_given.unsqueeze(0), window, ceil_mode).squeeze(0);
   }
-  check_max_pool2d(x_given, window, ceil_mode);
   const int64_t p = window.pooled_positions(0, x_given.size(2), ceil_mode);
   const int64_t q = window.pooled_positions(1, x_given.size(3), ceil_mode);
   check(covers_input(window, 0, x_given.size(2), p) && covers_input(window, 1, x_given.size(3), q),

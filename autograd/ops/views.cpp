@@ -113,7 +113,7 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::flatten(int start_axis, int end_axis) const {
-  if (rank() == 0) return reshape({1});
+  if (rank() == 0) return reshape({1}).flatten(start_axis, end_axis);
   const int first = normalize_axis(start_axis, rank(), "flatten");
   const int last = normalize_axis(end_axis, rank(), "flatten");
   check(first <= last, "flatten", "expected start_axis <= end_axis, got ", first, " and ", last);
