@@ -155,6 +155,27 @@ TEST(Derivation, NotesAreOfTheSetting) {
   EXPECT_FALSE(has(evaluation, "mean(dy)"));
 }
 
+// By its values: where all are equal, or a set has one element, it may be pulled out.
+TEST(Derivation, NotesAreOfTheGammaThatIsThere) {
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
+    SCOPED_TRACE(to_string(layer));
+    const Setting setting{.layer = layer};
+    const auto note = [&](const Inputs& in) { return derive(setting, in).notes.back(); };
+    const Inputs drawn = draw_inputs(setting, {3, 5}, 0);
+    Inputs ones = drawn;
+    ones.gamma = drawn.gamma * 0.0 + 1.0;
+    const std::string outside = layer == Layer::rms_norm
+                                    ? "out of m2: dx = gamma·rstd·(dy - xhat·mean(dy·xhat))."
+                                    : "out of m1 and m2: dx = gamma·rstd·(dy - mean(dy) - "
+                                      "xhat·mean(dy·xhat)).";
+    EXPECT_TRUE(note(drawn).ends_with("is wrong here.")) << note(drawn);
+    for (const Inputs& in : {ones, draw_inputs(setting, {3, 1}, 0)}) {
+      EXPECT_TRUE(note(in).starts_with("gamma is one number")) << note(in);
+      EXPECT_NE(note(in).find(outside), std::string::npos) << note(in);
+    }
+  }
+}
+
 // The example overflows where it says so, and gradus does not.
 TEST(Derivation, HalfPrecisionByExample) {
   for (const Case& one : cases()) {

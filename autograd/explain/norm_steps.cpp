@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "autograd/explain/steps.h"
+#include "core/error.h"
 
 namespace gradus::explain {
 namespace {
@@ -192,7 +193,7 @@ void add_invariants(Derivation& out, const Layout& layout, const NormValues& v, 
                 "Stretching the whole set does not change y, but for the eps in the root.", sums);
 }
 
-void add_notes(Derivation& out) {
+void add_notes(Derivation& out, const Layout& layout) {
   const Setting& setting = out.setting;
   if (setting.is_evaluation()) {
     out.notes.push_back(
@@ -204,22 +205,15 @@ void add_notes(Derivation& out) {
     out.notes.push_back(
         "In evaluation with running statistics the backward is simpler: dx = rstd·d.");
   }
-  const bool one_channel =
-      setting.layer == Layer::group_norm && setting.groups == out.inputs.x.size(1);
-  if (setting.has_running() || one_channel) {
-    out.notes.push_back(
-        "gamma is one number for the whole set here, so that it may be pulled out of m1 and m2: "
-        "dx = gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)). Layers whose gamma varies over a "
-        "set may not.");
-  } else if (setting.has_mean()) {
-    out.notes.push_back(
-        "gamma varies over a set, so that it must stay inside m1 and m2: "
-        "gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat)) is wrong here.");
-  } else {
-    out.notes.push_back(
-        "gamma varies over a set, so that it must stay inside m2: gamma·rstd·(dy - "
-        "xhat·mean(dy·xhat)) is wrong here.");
-  }
+  const char* sums = setting.has_mean() ? "m1 and m2" : "m2";
+  const char* outside = setting.has_mean() ? "gamma·rstd·(dy - mean(dy) - xhat·mean(dy·xhat))"
+                                           : "gamma·rstd·(dy - xhat·mean(dy·xhat))";
+  out.notes.push_back(
+      gamma_varies(layout, out.inputs.gamma)
+          ? concat("gamma varies over a set, so that it must stay inside ", sums, ": ", outside,
+                   " is wrong here.")
+          : concat("gamma is one number for the whole set here, so that it may be pulled out of ",
+                   sums, ": dx = ", outside, ". Where it varies over a set it may not."));
 }
 
 Motion motion_of(bool evaluation, const Layout& layout, const NormValues& v) {
@@ -256,7 +250,7 @@ Motion derive_norm(Derivation& out, const Layout& layout, const Library& library
   out.saved.push_back({"rstd", library.saved.rstd, "One number per set."});
   out.saved.push_back({"gamma", out.inputs.gamma, "For d."});
   add_invariants(out, layout, v, with_library(v.dx, library.dx));
-  add_notes(out);
+  add_notes(out, layout);
   return motion_of(out.setting.is_evaluation(), layout, v);
 }
 

@@ -99,6 +99,18 @@ Layout layout_of(const Setting& setting, const Shape& x) {
   return layout;
 }
 
+bool gamma_varies(const Layout& layout, const Tensor& gamma) {
+  const std::vector<double> values = gamma.to_vector<double>();
+  std::vector<double> first(static_cast<size_t>(layout.sets), NAN);
+  for (size_t i = 0; i < layout.set.size(); ++i) {
+    const double value = values[static_cast<size_t>(layout.param[i])];
+    double& of_set = first[static_cast<size_t>(layout.set[i])];
+    if (std::isnan(of_set)) of_set = value;
+    if (value != of_set) return true;
+  }
+  return false;
+}
+
 Shape default_shape(const Setting& setting) {
   switch (setting.layer) {
     case Layer::layer_norm:

@@ -69,6 +69,9 @@ struct Layout {
 // Throws invalid_argument for a shape that the layer cannot have.
 Layout layout_of(const Setting& setting, const Shape& x);
 
+// Whether some set has more than one gamma, by their values.
+bool gamma_varies(const Layout& layout, const Tensor& gamma);
+
 // A shape that fits a screen and shows everything the layer has.
 Shape default_shape(const Setting& setting);
 
