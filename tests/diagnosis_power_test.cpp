@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/ops/arithmetic.h"
 #include "autograd/ops/local_response_norm.h"
 #include "tests/support/claims.h"
 
@@ -38,6 +39,35 @@ TEST(DiagnosisPower, OfOneGammaAnyNumberIsAMultiple) {
   const Inputs more = draw_inputs(setting, {3, 3, 4}, 0);
   const Tensor off = scaled(library_claim(setting, more).dgamma, 1.37);
   EXPECT_EQ(diagnose(setting, more, {.dgamma = off}).findings[0].slip, Slip::wrong_scale);
+}
+
+// Why an input tells little is said of the layer at hand.
+TEST(DiagnosisPower, ReasonsAreOfTheLayer) {
+  const auto text = [](const Setting& setting, const Inputs& in) {
+    return diagnose(setting, in, library_claim(setting, in)).text();
+  };
+  const auto drawn = [&](Layer layer, const Shape& shape) {
+    const Setting setting{.layer = layer};
+    return text(setting, draw_inputs(setting, shape, 0));
+  };
+  const std::string element = "a set has one element: xhat and dx are 0";
+  EXPECT_TRUE(contains(drawn(Layer::layer_norm, {3, 1}), element));
+  EXPECT_TRUE(contains(drawn(Layer::rms_norm, {3, 1}), "xhat is 1 or -1 and dx is 0, but for eps"));
+  EXPECT_TRUE(contains(drawn(Layer::local_response_norm, {2, 1, 3}), "it has no neighbours"));
+  EXPECT_TRUE(contains(drawn(Layer::softmax2d, {2, 1, 2, 2}), "y is 1 and dx is 0"));
+  for (const Layer layer : {Layer::layer_norm, Layer::rms_norm}) {
+    const Setting setting{.layer = layer};
+    Inputs same = draw_inputs(setting, {3, 4}, 0);
+    same.x = same.x * 0.0 + 2.0;
+    EXPECT_TRUE(contains(text(setting, same), "x is the same everywhere"));
+    EXPECT_EQ(contains(text(setting, same), "xhat is 0"), layer == Layer::layer_norm);
+    Inputs ones = draw_inputs(setting, {1, 5}, 0);
+    ones.dy = ones.dy * 0.0 + 1.0;
+    EXPECT_TRUE(contains(text(setting, ones), "dy is the same everywhere"));
+    EXPECT_FALSE(contains(text(setting, ones), "the terms of dx cancel"));
+    ones.gamma = ones.gamma * 0.0 + 1.0;
+    EXPECT_EQ(contains(text(setting, ones), "the terms of dx cancel"), layer == Layer::layer_norm);
+  }
 }
 
 // The proposal tells what the input could not.

@@ -100,12 +100,36 @@ std::string hidden_text(const Finding& one) {
                 size_of(one.exact_to) == 2 ? ", or this dtype is too coarse" : "");
 }
 
+// The d, or softmax2d's dy, of one number over each set: m1 is all of it, and m2 is 0.
+bool terms_cancel(const Setting& setting, const Inputs& in, const Layout& layout) {
+  if (!is_constant(in.dy) || setting.is_evaluation()) return false;
+  if (setting.layer == Layer::softmax2d) return true;
+  return setting.has_mean() && !gamma_varies(layout, in.gamma);
+}
+
+// What one element, or one channel of those that a window or a softmax runs over, hides.
+std::string one_element_text(const Setting& setting) {
+  switch (setting.layer) {
+    case Layer::local_response_norm:
+      return "there is one channel: it has no neighbours";
+    case Layer::softmax2d:
+      return "there is one channel: y is 1 and dx is 0";
+    case Layer::rms_norm:
+      return "a set has one element: xhat is 1 or -1 and dx is 0, but for eps";
+    default:
+      return "a set has one element: xhat and dx are 0";
+  }
+}
+
 std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
                                      const std::vector<Finding>& findings) {
   const Layout layout = layout_of(setting, in.x.shape());
   std::vector<std::string> reasons;
   if (is_constant(in.dy)) {
-    reasons.push_back("dy is the same everywhere: the terms of dx cancel, whatever their mistakes");
+    reasons.push_back(terms_cancel(setting, in, layout)
+                          ? "dy is the same everywhere: the terms of dx cancel, whatever their "
+                            "mistakes"
+                          : "dy is the same everywhere");
   }
   if (layout.params > 0 && is_constant(in.gamma)) {
     reasons.push_back(layout.params == 1
@@ -117,13 +141,15 @@ std::vector<std::string> reasons_for(const Setting& setting, const Inputs& in,
     reasons.push_back(
         "there is a single sample: neither a forgotten sum over the batch nor statistics of "
         "another one show");
-  if (layout.m == 1) reasons.push_back("a set has one element: xhat and dx are 0");
+  if (layout.m == 1 && !setting.is_evaluation()) reasons.push_back(one_element_text(setting));
   if (layout.m > 1 && layout.m <= (setting.has_mean() ? 3 : 2)) {
     reasons.push_back(concat("a set has ", layout.m,
                              " elements, as many as dx has terms, or fewer: most of what could be "
                              "wrong looks alike"));
   }
-  if (is_constant(in.x)) reasons.push_back("x is the same everywhere: xhat is 0");
+  const bool is_centred = setting.has_mean() && !setting.is_evaluation();
+  if (is_constant(in.x))
+    reasons.push_back(concat("x is the same everywhere", is_centred ? ": xhat is 0" : ""));
   for (const Finding& one : findings)
     if (one.hidden > 0) reasons.push_back(hidden_text(one));
   return reasons;
