@@ -1,7 +1,5 @@
 #include "core/ops/cross_entropy.h"
-#include "cuda/context.h"
 #include "cuda/labels.cuh"
-#include "cuda/plan.h"
 
 namespace gradus {
 namespace {
@@ -119,6 +117,8 @@ __global__ void __launch_bounds__(kForwardThreads)
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * chunk;
   LabelPart part;
+  wait_for_previous_kernel();
+  start_next_kernel();
   // All lanes of a warp stay in the loop together, for the shuffles.
   for (int64_t i = 0; i < chunk; i += groups) {
     const int64_t row = begin + i + group;
@@ -137,49 +137,15 @@ __global__ void __launch_bounds__(kForwardThreads)
       part.weight += static_cast<double>(in.targets.weight_at(label));
     }
   }
-  part = reduce_part(part);
-  if (threadIdx.x != 0) return;
-  if (gridDim.x == 1) {
-    finish(result, part, in.targets.labels, in.shape.c);
-  } else {
-    parts[blockIdx.x] = part;
-  }
-}
-
-// grid:  one block
-// order: each thread its parts from first to last, then the block's tree
-template <class A>
-__global__ void __launch_bounds__(kForwardThreads)
-    cross_entropy_forward_finish(const LabelPart* parts, int64_t count, LabelResult<A> result,
-                                 LabelView labels, int64_t c) {
-  LabelPart all;
-  for (int64_t i = threadIdx.x; i < count; i += kForwardThreads) {
-    all.loss += parts[i].loss;
-    all.weight += parts[i].weight;
-    all.wrong = FirstOp{}(all.wrong, parts[i].wrong);
-  }
-  all = reduce_part(all);
-  if (threadIdx.x == 0) finish(result, all, labels, c);
+  leave_part(result, part, parts);
 }
 
 template <int Lanes, class T>
 void launch_forward(Cuda& cuda, const ForwardInput<T>& in, const LabelResult<acc_t<T>>& result) {
   constexpr int64_t groups = kForwardThreads / Lanes;
   const Chunks chunks = plan_chunks(in.shape.rows, groups, 1024, groups);
-  LabelPart* parts = nullptr;
-  if (chunks.count > 1) {
-    parts = static_cast<LabelPart*>(
-        cuda.workspace(static_cast<size_t>(chunks.count) * sizeof(LabelPart)));
-  }
-  if (chunks.count > 0) {
-    cross_entropy_forward_group_per_row<Lanes>
-        <<<exact_blocks(chunks.count, CrossEntropyForward::name), kForwardThreads, 0,
-           cuda.stream()>>>(in, chunks.size, result, parts);
-  }
-  if (chunks.count != 1) {
-    cross_entropy_forward_finish<<<1, kForwardThreads, 0, cuda.stream()>>>(
-        parts, chunks.count, result, in.targets.labels, in.shape.c);
-  }
+  launch_label_loss(cuda, chunks, kForwardThreads, CrossEntropyForward::name,
+                    cross_entropy_forward_group_per_row<Lanes, T>, in, result);
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -250,12 +216,7 @@ void run(Cuda& cuda, const CrossEntropyForward& args) {
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
-    const bool is_none = args.reduction == Reduction::none;
-    const LabelResult<A> result{.row_loss = is_none ? args.loss.as<A>() : nullptr,
-                                .total = is_none ? nullptr : args.loss.as<A>(),
-                                .divisor = args.divisor.as<A>(),
-                                .fault = cuda.fault(),
-                                .kind = Fault::Kind::label};
+    const auto result = label_result<A>(cuda, args, shape.c, Fault::Kind::label);
     const ForwardInput<T> in{.x = args.x.as<T>(),
                              .shape = shape,
                              .targets = targets_of<A>(args, shape),

@@ -5,6 +5,8 @@
 #include "core/fault.h"
 #include "core/ops/cross_entropy.h"
 #include "cuda/device/reduce.cuh"
+#include "cuda/launch_kernel.cuh"
+#include "cuda/plan.h"
 
 namespace gradus {
 
@@ -47,29 +49,93 @@ struct LabelResult {
   A* row_loss;  // for Reduction::none, else null
   A* total;     // for the others, else null
   A* divisor;   // for mean, else null
+  LabelView labels;
+  int64_t c;
   Fault* fault;
   Fault::Kind kind;  // of the fault that a wrong label is
 };
+
+template <class A, class Args>
+LabelResult<A> label_result(const Cuda& cuda, const Args& args, int64_t c, Fault::Kind kind) {
+  const bool is_none = args.reduction == Reduction::none;
+  return {.row_loss = is_none ? args.loss.template as<A>() : nullptr,
+          .total = is_none ? nullptr : args.loss.template as<A>(),
+          .divisor = args.divisor.template as<A>(),
+          .labels = {args.labels.data, args.labels.dtype},
+          .c = c,
+          .fault = cuda.fault(),
+          .kind = kind};
+}
+
+// Writes the loss and notes the first wrong label; called by one thread.
+template <class A>
+__device__ void finish_loss(const LabelResult<A>& result, const LabelPart& all) {
+  if (result.divisor != nullptr) *result.divisor = static_cast<A>(all.weight);
+  if (result.total != nullptr) {
+    *result.total = static_cast<A>(result.divisor == nullptr ? all.loss : all.loss / all.weight);
+  }
+  if (all.wrong == kNoRow || result.fault->kind != Fault::Kind::none) return;
+  result.fault->value = result.labels[all.wrong];
+  result.fault->index = all.wrong;
+  result.fault->limit = result.c;
+  __threadfence_system();
+  result.fault->kind = result.kind;
+}
 
 __device__ inline LabelPart reduce_part(const LabelPart& part) {
   return {block_sum(part.loss), block_sum(part.weight),
           block_reduce(part.wrong, FirstOp{}, kNoRow)};
 }
 
-// Writes the loss and notes the first wrong label; called by one thread.
+// Adds up what the threads of a block have, and finishes where there is no other block.
 template <class A>
-__device__ void finish(const LabelResult<A>& result, const LabelPart& all, const LabelView& labels,
-                       int64_t c) {
-  if (result.divisor != nullptr) *result.divisor = static_cast<A>(all.weight);
-  if (result.total != nullptr) {
-    *result.total = static_cast<A>(result.divisor == nullptr ? all.loss : all.loss / all.weight);
+__device__ void leave_part(const LabelResult<A>& result, const LabelPart& own, LabelPart* parts) {
+  const LabelPart all = reduce_part(own);
+  if (threadIdx.x != 0) return;
+  if (gridDim.x == 1) {
+    finish_loss(result, all);
+  } else {
+    parts[blockIdx.x] = all;
   }
-  if (all.wrong == kNoRow || result.fault->kind != Fault::Kind::none) return;
-  result.fault->value = labels[all.wrong];
-  result.fault->index = all.wrong;
-  result.fault->limit = c;
-  __threadfence_system();
-  result.fault->kind = result.kind;
+}
+
+inline constexpr int kFinishThreads = 1024;
+
+// grid:  one block
+// order: each thread its parts from first to last, then the block's tree
+template <class A>
+__global__ void __launch_bounds__(kFinishThreads)
+    label_loss_finish(const LabelPart* parts, int64_t count, LabelResult<A> result) {
+  wait_for_previous_kernel();
+  LabelPart all;
+  for (int64_t i = threadIdx.x; i < count; i += kFinishThreads) {
+    all.loss += parts[i].loss;
+    all.weight += parts[i].weight;
+    all.wrong = FirstOp{}(all.wrong, parts[i].wrong);
+  }
+  all = reduce_part(all);
+  if (threadIdx.x == 0) finish_loss(result, all);
+}
+
+// Launches kernel(in, rows of a block, result, parts), which waits for the kernel before it and
+// ends with leave_part(), and what adds up the parts where there is not one block.
+template <class Input, class A>
+void launch_label_loss(Cuda& cuda, const Chunks& chunks, int threads, std::string_view op,
+                       void (*kernel)(Input, int64_t, LabelResult<A>, LabelPart*), const Input& in,
+                       const LabelResult<A>& result) {
+  LabelPart* parts = nullptr;
+  if (chunks.count > 1) {
+    const size_t bytes = static_cast<size_t>(chunks.count) * sizeof(LabelPart);
+    parts = static_cast<LabelPart*>(cuda.workspace(bytes));
+  }
+  if (chunks.count > 0) {
+    launch_overlapping(cuda, {.grid = exact_blocks(chunks.count, op), .threads = threads}, kernel,
+                       in, chunks.size, result, parts);
+  }
+  if (chunks.count != 1) {
+    launch_overlapping(cuda, {.grid = 1, .threads = kFinishThreads}, label_loss_finish<A>, parts,
+                       chunks.count, result);
+  }
 }
 
 }  // namespace gradus

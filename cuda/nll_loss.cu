@@ -48,6 +48,8 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     nll_loss_forward_thread_per_row(const ForwardInput<T> in, int64_t chunk,
                                     LabelResult<acc_t<T>> result, LabelPart* parts) {
+  wait_for_previous_kernel();
+  start_next_kernel();
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * chunk;
   const int64_t end = begin + chunk < in.shape.rows ? begin + chunk : in.shape.rows;
   LabelPart part;
@@ -70,29 +72,7 @@ __global__ void __launch_bounds__(kThreads)
       part.weight += static_cast<double>(terms[i].weight);
     }
   }
-  part = reduce_part(part);
-  if (threadIdx.x != 0) return;
-  if (gridDim.x == 1) {
-    finish(result, part, in.labels, in.shape.c);
-  } else {
-    parts[blockIdx.x] = part;
-  }
-}
-
-// grid:  one block
-// order: each thread its parts from first to last, then the block's tree
-template <class A>
-__global__ void __launch_bounds__(kThreads)
-    nll_loss_forward_finish(const LabelPart* parts, int64_t count, LabelResult<A> result,
-                            LabelView labels, int64_t c) {
-  LabelPart all;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-    all.loss += parts[i].loss;
-    all.weight += parts[i].weight;
-    all.wrong = FirstOp{}(all.wrong, parts[i].wrong);
-  }
-  all = reduce_part(all);
-  if (threadIdx.x == 0) finish(result, all, labels, c);
+  leave_part(result, part, parts);
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -195,31 +175,15 @@ template <class T>
 void forward(Cuda& cuda, const NllLossForward& args) {
   using A = acc_t<T>;
   const ClassRows shape = class_rows(args.x, args.name);
-  const bool is_none = args.reduction == Reduction::none;
-  const LabelResult<A> result{.row_loss = is_none ? args.loss.as<A>() : nullptr,
-                              .total = is_none ? nullptr : args.loss.as<A>(),
-                              .divisor = args.divisor.as<A>(),
-                              .fault = cuda.fault(),
-                              .kind = Fault::Kind::nll_label};
+  const auto result = label_result<A>(cuda, args, shape.c, Fault::Kind::nll_label);
   const ForwardInput<T> in{.x = args.x.as<T>(),
                            .shape = shape,
                            .labels = {args.labels.data, args.labels.dtype},
                            .weight = args.weight.as<A>(),
                            .ignore_index = args.ignore_index};
   const Chunks chunks = plan_chunks(shape.rows, 4 * kThreads, 1024, kThreads);
-  LabelPart* parts = nullptr;
-  if (chunks.count > 1) {
-    const size_t bytes = static_cast<size_t>(chunks.count) * sizeof(LabelPart);
-    parts = static_cast<LabelPart*>(cuda.workspace(bytes));
-  }
-  if (chunks.count > 0) {
-    nll_loss_forward_thread_per_row<<<exact_blocks(chunks.count, args.name), kThreads, 0,
-                                      cuda.stream()>>>(in, chunks.size, result, parts);
-  }
-  if (chunks.count != 1) {
-    nll_loss_forward_finish<<<1, kThreads, 0, cuda.stream()>>>(parts, chunks.count, result,
-                                                               in.labels, shape.c);
-  }
+  launch_label_loss(cuda, chunks, kThreads, args.name, nll_loss_forward_thread_per_row<T>, in,
+                    result);
 }
 
 template <class T>
