@@ -1,61 +1,9 @@
 #include "core/ops/cross_entropy.h"
-#include "cuda/labels.cuh"
+
+#include "cuda/cross_entropy_rows.cuh"
 
 namespace gradus {
 namespace {
-
-constexpr int kForwardThreads = 1024;
-constexpr int kBackwardThreads = 256;
-
-// Calls f(first, end) for runs of a lane's classes first, first + Lanes, ...: each is summed by
-// itself, so that long sums keep their digits.
-template <int Lanes, class F>
-__device__ __forceinline__ void for_each_chain(int64_t c, int lane, const F& f) {
-  constexpr int64_t kStep = 256 * Lanes;
-  for (int64_t first = lane; first < c; first += kStep) f(first, min(first + kStep, c));
-}
-
-// The targets t·w of a row, as core/ops/cross_entropy.h has them.
-template <class A>
-struct Targets {
-  LabelView labels;
-  const A* weight;  // null for 1
-  int64_t ignore_index;
-  A share;  // e/c
-  A rest;   // 1 - e
-
-  __device__ A weight_at(int64_t k) const { return weight == nullptr ? A(1) : weight[k]; }
-  __device__ bool is_ignored(int64_t label) const { return label == ignore_index; }
-  // Whether the label is neither a class nor ignored.
-  __device__ bool is_wrong(int64_t label, int64_t c) const {
-    return !is_ignored(label) && (label < 0 || label >= c);
-  }
-  // (1 - e)·w[label]; NaN for a wrong label.
-  __device__ A direct(int64_t label, int64_t c) const {
-    return is_wrong(label, c) ? A(NAN) : rest * weight_at(label);
-  }
-  // Σ_k e/c·w_k, by a group of Lanes lanes.
-  template <int Lanes>
-  __device__ A smoothed(int64_t c, int lane) const {
-    if (share == A(0) || weight == nullptr) return share * static_cast<A>(c);
-    A total = 0;
-    for_each_chain<Lanes>(c, lane, [&](int64_t first, int64_t end) {
-      A chain = 0;
-      for (int64_t k = first; k < end; k += Lanes) chain += share * weight[k];
-      total += chain;
-    });
-    return warp_sum<Lanes>(total);
-  }
-};
-
-template <class A, class Args>
-Targets<A> targets_of(const Args& args, const ClassRows& shape) {
-  return {.labels = {args.labels.data, args.labels.dtype},
-          .weight = args.weight.template as<A>(),
-          .ignore_index = args.ignore_index,
-          .share = static_cast<A>(args.label_smoothing / static_cast<double>(shape.c)),
-          .rest = static_cast<A>(1 - args.label_smoothing)};
-}
 
 // ---- forward ------------------------------------------------------------------------------------
 
@@ -68,65 +16,145 @@ struct ForwardInput {
   acc_t<T>* log_sum;
 };
 
-// math:   core/ops/cross_entropy.h, by a group of Lanes lanes; returns the row's loss to all
-// passes: max, then sum; the second reads the row from the first cache
-template <int Lanes, class T>
-__device__ acc_t<T> forward_row(const ForwardInput<T>& in, int64_t row, int64_t label, int lane,
-                                bool writes) {
-  using A = acc_t<T>;
-  const int64_t c = in.shape.c, inner = in.shape.inner;
-  const T* x = in.x + row_offset(in.shape, row);
-  A max = A(-INFINITY);  // 1 max
-  for (int64_t k = lane; k < c; k += Lanes) max = MaxOp{}(max, static_cast<A>(x[k * inner]));
-  max = warp_max<Lanes>(max);
-  A sum = 0, smooth = 0;  // 2 sum
-  for_each_chain<Lanes>(c, lane, [&](int64_t first, int64_t end) {
-    A chain = 0, smooth_chain = 0;
-    for (int64_t k = first; k < end; k += Lanes) {
-      const A z = static_cast<A>(x[k * inner]) - max;
-      chain += exp(z);
-      if (in.targets.share != A(0)) smooth_chain += in.targets.share * in.targets.weight_at(k) * z;
+// What has been seen of a row, about the largest of it.
+template <class A>
+struct RowPart {
+  A max = A(-INFINITY);
+  A sum = A(0);     // Σ exp(x - max)
+  A smooth = A(0);  // Σ e/c·w·(x - max)
+  A weight = A(0);  // Σ e/c·w, where label smoothing wants it
+
+  // The same about a larger maximum. Terms and what is added to `smooth` have one sign: no digits
+  // are lost.
+  __device__ __forceinline__ void raise(A to) {
+    const A base = base_of(to);
+    sum *= exp(max - base);
+    smooth += weight * (base_of(max) - base);
+    max = to;
+  }
+  __device__ __forceinline__ void merge(RowPart other) {
+    const A larger = SoftmaxMax{}(max, other.max);
+    raise(larger);
+    other.raise(larger);
+    sum += other.sum;
+    smooth += other.smooth;
+    weight += other.weight;
+  }
+  // Adds a turn whose values are at most max.
+  template <int Lanes, int N, int U, class T>
+  __device__ __forceinline__ void add(const Turn<Lanes, N, U, T>& turn, const Targets<A>& targets) {
+    const A base = base_of(max);
+    A chain = 0, smooth_chain = 0, weight_chain = 0;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (!turn.has(u)) continue;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const A z = turn.raw[u][j] - base;
+        chain += exp(z);
+        if (targets.share == A(0)) continue;
+        const A w = targets.share * targets.weight_at(turn.place(u) + j);
+        smooth_chain += w * z;
+        weight_chain += w;
+      }
     }
-    sum += chain, smooth += smooth_chain;
-  });
-  const A log_sum = log(warp_sum<Lanes>(sum));
-  smooth = warp_sum<Lanes>(smooth);
-  const A smoothed = in.targets.template smoothed<Lanes>(c, lane);
+    sum += chain;
+    smooth += smooth_chain;
+    weight += weight_chain;
+  }
+};
+
+// The whole row, to all its lanes, by one pass over it.
+template <int Lanes, int N, class T>
+__device__ __forceinline__ RowPart<acc_t<T>> part_of_row(const ForwardInput<T>& in, const T* x,
+                                                         int lane) {
+  using A = acc_t<T>;
+  using Row = RowTurns<Lanes, N, T>;
+  const Row row(x, in.shape);
+  RowPart<A> all;
+  if constexpr (Lanes == kCrossEntropyShortLanes) {
+    const auto turn = row.turn(lane);
+    all.max = reduce_group<Lanes>(turn.largest(all.max), SoftmaxMax{}, all.max);
+    all.add(turn, in.targets);
+  } else {
+    const auto edge = row.edge(lane, N > 1);
+    for (int64_t run = lane; run < row.count(); run += Row::kRun) {
+      const int64_t end = min(run + Row::kRun, row.count());
+      RowPart<A> part;
+      for (int64_t i = run; i < end; i += Row::kTurn) {
+        const auto turn = row.turn(i);
+        part.raise(turn.largest(part.max));
+        part.add(turn, in.targets);
+      }
+      all.merge(part);
+    }
+    if constexpr (N > 1) {
+      all.raise(edge.largest(all.max));
+      all.add(edge, in.targets);
+    }
+    all.raise(reduce_group<Lanes>(all.max, SoftmaxMax{}, A(-INFINITY)));
+  }
+  all.sum = reduce_group<Lanes>(all.sum, SumOp{}, A(0));
+  if (in.targets.share != A(0)) {
+    all.smooth = reduce_group<Lanes>(all.smooth, SumOp{}, A(0));
+    all.weight = in.targets.weight == nullptr ? in.targets.share * static_cast<A>(in.shape.c)
+                                              : reduce_group<Lanes>(all.weight, SumOp{}, A(0));
+  }
+  return all;
+}
+
+// math:  core/ops/cross_entropy.h, by a group of Lanes lanes; returns the row's loss to all
+template <int Lanes, int N, class T>
+__device__ __forceinline__ acc_t<T> forward_row(const ForwardInput<T>& in, int64_t row,
+                                                int64_t label, int lane, bool writes) {
+  using A = acc_t<T>;
+  const int64_t c = in.shape.c;
+  const T* x = in.x + row_begin<Lanes>(in.shape, row);
+  A own = 0;
+  if (label >= 0 && label < c) {
+    own = static_cast<A>(x[Lanes == 1 ? label * in.shape.inner : label]);
+  }
+  const RowPart<A> part = part_of_row<Lanes, N>(in, x, lane);
+  const A log_sum = log(part.sum);
   if (writes) {
-    in.max[row] = max;
+    in.max[row] = part.max;
     in.log_sum[row] = log_sum;
   }
-  if (in.targets.is_ignored(label)) return A(0);  // 3 loss
-  const A direct = in.targets.direct(label, c);
-  const A own = in.targets.is_wrong(label, c) ? max : static_cast<A>(x[label * inner]);
-  A loss = direct * (log_sum - (own - max));
-  if (in.targets.share != A(0)) loss += smoothed * log_sum - smooth;
+  if (in.targets.is_ignored(label)) return A(0);
+  A loss = in.targets.direct(label, c) * (log_sum - (own - part.max));
+  if (in.targets.share != A(0)) loss += part.weight * log_sum - part.smooth;
   return loss;
 }
 
-// grid:  1-D, one block per chunk of rows; a group of Lanes lanes per row
-// bytes: fewest = x + labels + max + log_sum; x is read a second time from the first cache
-// needs: chunk a multiple of the groups in a block
-// order: rows of a chunk by the thread that takes them, then the block's tree
-template <int Lanes, class T>
-__global__ void __launch_bounds__(kForwardThreads)
+// grid:   1-D, one block per chunk of rows; a group of Lanes lanes per row
+// passes: 1, with the sums so far about the largest value so far
+// bytes:  fewest = actual = x + labels + max + log_sum
+// smem:   that of block reductions
+// needs:  chunk a multiple of the groups in a block
+// order:  a lane's turns in chains of kClassChain classes, its class beside the packs last; lanes
+//         pairwise, warps pairwise. Losses: rows of a chunk by the thread that takes them, then the
+//         block's tree
+template <int Lanes, int N, class T>
+__global__ void __launch_bounds__(cross_entropy_most_threads(Lanes),
+                                  Lanes < kWarp || sizeof(T) == 8 ? 1 : 2)
     cross_entropy_forward_group_per_row(const ForwardInput<T> in, int64_t chunk,
                                         LabelResult<acc_t<T>> result, LabelPart* parts) {
-  constexpr int groups = kForwardThreads / Lanes;
+  const int groups = static_cast<int>(blockDim.x) / Lanes;
   const int group = static_cast<int>(threadIdx.x) / Lanes;
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * chunk;
-  LabelPart part;
+  const int64_t end = min(begin + chunk, in.shape.rows);
   wait_for_previous_kernel();
   start_next_kernel();
-  // All lanes of a warp stay in the loop together, for the shuffles.
-  for (int64_t i = 0; i < chunk; i += groups) {
-    const int64_t row = begin + i + group;
+  LabelPart part;
+  // All lanes of a block stay in the loop together, for the reductions.
+  for (int64_t first = begin; first < end; first += groups) {
+    const int64_t row = first + group;
     const bool is_row = row < in.shape.rows;
     const int64_t safe = is_row ? row : in.shape.rows - 1;
     const int64_t label = in.targets.labels[safe];
     const bool is_writer = is_row && lane == 0;
-    const acc_t<T> loss = forward_row<Lanes>(in, safe, label, lane, is_writer);
+    const acc_t<T> loss = forward_row<Lanes, N>(in, safe, label, lane, is_writer);
     if (!is_writer) continue;
     if (result.row_loss != nullptr) result.row_loss[row] = loss;
     part.loss += static_cast<double>(loss);
@@ -138,14 +166,6 @@ __global__ void __launch_bounds__(kForwardThreads)
     }
   }
   leave_part(result, part, parts);
-}
-
-template <int Lanes, class T>
-void launch_forward(Cuda& cuda, const ForwardInput<T>& in, const LabelResult<acc_t<T>>& result) {
-  constexpr int64_t groups = kForwardThreads / Lanes;
-  const Chunks chunks = plan_chunks(in.shape.rows, groups, 1024, groups);
-  launch_label_loss(cuda, chunks, kForwardThreads, CrossEntropyForward::name,
-                    cross_entropy_forward_group_per_row<Lanes, T>, in, result);
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -162,51 +182,78 @@ struct BackwardInput {
   int64_t dy_stride;  // 1 for Reduction::none, else 0
 };
 
+// What the gradients of a row share.
+template <class A>
+struct RowTerms {
+  int64_t label;
+  bool is_ignored;
+  A d = A(0), direct = A(0), all = A(0), max = A(0), log_sum = A(0);
+
+  __device__ __forceinline__ A dx(A x, int64_t k, const Targets<A>& targets) const {
+    const A p = exp((x - max) - log_sum);
+    const A target = targets.share * targets.weight_at(k) + (k == label ? direct : A(0));
+    return is_ignored ? A(0) : d * (p * all - target);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ RowTerms<acc_t<T>> terms_of(const BackwardInput<T>& in, int64_t row,
+                                                       acc_t<T> smoothed) {
+  const int64_t label = in.targets.labels[row];
+  RowTerms<acc_t<T>> terms{.label = label, .is_ignored = in.targets.is_ignored(label)};
+  if (terms.is_ignored) return terms;
+  terms.d = in.dy[row * in.dy_stride];
+  if (in.divisor != nullptr) terms.d /= *in.divisor;
+  terms.direct = in.targets.direct(label, in.shape.c);
+  terms.all = terms.direct + smoothed;
+  terms.max = in.max[row];
+  terms.log_sum = in.log_sum[row];
+  return terms;
+}
+
+// Writes the gradients of a turn to dx, whose classes lie `step` apart.
+template <int Lanes, int N, int U, class T>
+__device__ __forceinline__ void write_turn(const Turn<Lanes, N, U, T>& turn,
+                                           const RowTerms<acc_t<T>>& terms,
+                                           const Targets<acc_t<T>>& targets, T* dx, int64_t step) {
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    if (!turn.has(u)) continue;
+    acc_t<T> values[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      values[j] = terms.dx(turn.raw[u][j], turn.place(u) + j, targets);
+    }
+    round_raw<T, N>(values).store(dx + turn.place(u) * step);
+  }
+}
+
 // math:  core/ops/cross_entropy.h
 // grid:  1-D; a group of Lanes lanes per row
 // bytes: fewest = actual: x read once, dx written once
+// smem:  that of block reductions
+// needs: for N > 1, x and dx that lie alike towards 16-byte boundaries
 // order: none but Σ w
-template <int Lanes, class T>
-__global__ void __launch_bounds__(kBackwardThreads)
+template <int Lanes, int N, class T>
+__global__ void __launch_bounds__(kCrossEntropyThreads)
     cross_entropy_backward_group_per_row(const BackwardInput<T> in, T* dx) {
-  using A = acc_t<T>;
-  constexpr int groups = kBackwardThreads / Lanes;
+  using Row = RowTurns<Lanes, N, T>;
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
-  const int64_t c = in.shape.c, inner = in.shape.inner;
-  const A smoothed = in.targets.template smoothed<Lanes>(c, lane);
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / Lanes;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / Lanes) + threadIdx.x / Lanes;
+  wait_for_previous_kernel();
+  start_next_kernel();
+  const acc_t<T> smoothed = in.targets.template smoothed<Lanes>(in.shape.c, lane);
   if (row >= in.shape.rows) return;
-  const int64_t label = in.targets.labels[row];
-  const int64_t offset = row_offset(in.shape, row);
-  if (in.targets.is_ignored(label)) {
-    for (int64_t k = lane; k < c; k += Lanes) dx[offset + k * inner] = static_cast<T>(A(0));
-    return;
+  const int64_t begin = row_begin<Lanes>(in.shape, row);
+  const auto terms = terms_of(in, row, smoothed);
+  const Row turns(in.x + begin, in.shape);
+  const int64_t step = Lanes == 1 ? in.shape.inner : 1;
+  for (int64_t i = lane; i < turns.count(); i += Row::kTurn) {
+    write_turn(turns.turn(i, !terms.is_ignored), terms, in.targets, dx + begin, step);
   }
-  A d = in.dy[row * in.dy_stride];
-  if (in.divisor != nullptr) d /= *in.divisor;
-  const A direct = in.targets.direct(label, c), all = direct + smoothed;
-  const A max = in.max[row], log_sum = in.log_sum[row];
-  for (int64_t k = lane; k < c; k += Lanes) {
-    const A p = exp((static_cast<A>(in.x[offset + k * inner]) - max) - log_sum);
-    const A target = in.targets.share * in.targets.weight_at(k) + (k == label ? direct : A(0));
-    dx[offset + k * inner] = static_cast<T>(d * (p * all - target));
+  if constexpr (N > 1) {
+    write_turn(turns.edge(lane, !terms.is_ignored), terms, in.targets, dx + begin, step);
   }
-}
-
-template <int Lanes, class T>
-void launch_backward(Cuda& cuda, const BackwardInput<T>& in, T* dx) {
-  const int64_t blocks = ceil_div(in.shape.rows, kBackwardThreads / Lanes);
-  cross_entropy_backward_group_per_row<Lanes>
-      <<<exact_blocks(blocks, CrossEntropyBackward::name), kBackwardThreads, 0, cuda.stream()>>>(
-          in, dx);
-}
-
-// One lane per row where neighbouring rows lie together, else as many as the classes can use.
-template <class F>
-void with_lanes(const ClassRows& shape, F&& f) {
-  if (shape.inner > 1) return f(std::integral_constant<int, 1>{});
-  if (shape.c <= 16) return f(std::integral_constant<int, 4>{});
-  f(std::integral_constant<int, 32>{});
 }
 
 }  // namespace
@@ -222,8 +269,14 @@ void run(Cuda& cuda, const CrossEntropyForward& args) {
                              .targets = targets_of<A>(args, shape),
                              .max = args.max.as<A>(),
                              .log_sum = args.log_sum.as<A>()};
-    with_lanes(shape,
-               [&](auto lanes) { launch_forward<decltype(lanes)::value>(cuda, in, result); });
+    const CrossEntropyPlan plan = plan_cross_entropy_forward(shape, sizeof(T));
+    with_lanes<T>(plan, [&](auto lanes, auto width) {
+      // Rows may begin anywhere: the width is 1 for few lanes only.
+      if constexpr (lanes() != kWarp || width() > 1) {
+        launch_label_loss(cuda, plan.chunks, plan.threads, args.name,
+                          cross_entropy_forward_group_per_row<lanes(), width(), T>, in, result);
+      }
+    });
   });
 }
 
@@ -241,8 +294,15 @@ void run(Cuda& cuda, const CrossEntropyBackward& args) {
                               .divisor = args.divisor.as<A>(),
                               .dy = args.dy.as<A>(),
                               .dy_stride = args.reduction == Reduction::none ? 1 : 0};
-    with_lanes(shape, [&](auto lanes) {
-      launch_backward<decltype(lanes)::value>(cuda, in, args.dx.as<T>());
+    T* dx = args.dx.as<T>();
+    const auto past = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16; };
+    const CrossEntropyPlan plan =
+        plan_cross_entropy_backward(shape, sizeof(T), past(in.x) == past(dx));
+    const LaunchShape launch{.grid = exact_blocks(plan.chunks.count, args.name),
+                             .threads = plan.threads};
+    with_lanes<T>(plan, [&](auto lanes, auto width) {
+      launch_overlapping(cuda, launch, cross_entropy_backward_group_per_row<lanes(), width(), T>,
+                         in, dx);
     });
   });
 }

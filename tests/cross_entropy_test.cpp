@@ -304,6 +304,31 @@ TEST(CrossEntropy, LabelsAndWeightsMayBeStrided) {
   EXPECT_EQ(x.grad().to_vector<double>(), same.grad().to_vector<double>());
 }
 
+// Rows and gradients from any address on: the same as of an aligned copy.
+TEST(CrossEntropyCuda, RowsMayBeginAnywhere) {
+  GRADUS_SKIP_WITHOUT(kCuda);
+  for (const auto& [rows, classes] : {std::pair<int64_t, int64_t>{70, 301}, {3, 8203}}) {
+    const ref::Array values = draw_upstream({rows * classes + 8}, DType::f32, 1);
+    const Tensor labels = randint(0, classes, {rows}).to(kCuda);
+    for (const DType dtype : kDTypes) {
+      const Tensor all = logits_of(values.data, values.shape, dtype, kCuda).detach();
+      for (const int64_t first : {0, 1, 2, 3, 5, 8}) {
+        SCOPED_TRACE(testing::Message()
+                     << classes << " from " << first << ", " << to_string(dtype));
+        const Tensor view = all.slice(0, first, first + rows * classes).reshape({rows, classes});
+        const Tensor x = view.detach().set_requires_grad(true);
+        const Tensor copy = view.clone().set_requires_grad(true);
+        const Tensor loss = cross_entropy(x, labels, {.label_smoothing = 0.125});
+        const Tensor want = cross_entropy(copy, labels, {.label_smoothing = 0.125});
+        loss.backward();
+        want.backward();
+        EXPECT_TRUE(agrees(values_of(loss), values_of(want), loss.dtype(), classes));
+        EXPECT_TRUE(agrees(values_of(x.grad()), values_of(copy.grad()), dtype, classes));
+      }
+    }
+  }
+}
+
 // A few rows are worked on by fewer lanes.
 TEST(CrossEntropy, ARowIsTheSameAmongMany) {
   constexpr int64_t kRows = 70, kClasses = 37;

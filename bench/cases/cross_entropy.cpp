@@ -121,6 +121,14 @@ std::vector<OpCase> cross_entropy_cases() {
       {.name = "sixteen_classes", .shape = {70, 16}},
       {.name = "seventeen_classes", .shape = {70, 17}},
       {.name = "many_classes", .shape = {5, 301}, .label_smoothing = 0.1},
+      {.name = "odd_rows",
+       .shape = {70, 301},
+       .label_smoothing = 0.1,
+       .ignore_index = 7,
+       .weighted = true},
+      {.name = "even_rows", .shape = {70, 304}},
+      {.name = "long_rows", .shape = {3, 8203}},
+      {.name = "long_rows_smoothed", .shape = {2, 8203}, .label_smoothing = 0.1, .weighted = true},
       {.name = "many_rows", .shape = {1300, 10}},
       {.name = "three_axes", .shape = {2, 5, 7}, .label_smoothing = 0.1, .weighted = true},
       {.name = "pixels", .shape = {2, 3, 5, 7}, .ignore_index = 1},
@@ -136,7 +144,13 @@ std::vector<OpCase> cross_entropy_cases() {
   std::vector<OpCase> cases;
   for (const Variant& variant : variants) cases.push_back(cross_entropy_case(variant));
   cases.push_back(benchmark_case("128x10", {128, 10}));
+  cases.push_back(benchmark_case("512x10", {512, 10}));
+  cases.push_back(benchmark_case("64x1000", {64, 1000}));
+  cases.push_back(benchmark_case("256x1000", {256, 1000}));
   cases.push_back(benchmark_case("32768x1000", {32768, 1000}));
+  cases.push_back(benchmark_case("4096x50257", {4096, 50257}));
+  cases.push_back(benchmark_case("65536x10", {65536, 10}));
+  cases.push_back(benchmark_case("8388608x10", {8388608, 10}));
   cases.push_back(benchmark_case("8x21x512x512", {8, 21, 512, 512}));
   return cases;
 }
