@@ -46,7 +46,7 @@ NO_CASES = {
     "muon": "as sgd (muon_test)",
     "clip_grad": "changes gradients in place, no gradient flows through it; compared with the formula "
                  "in f64 (clip_grad_test)",
-    "track_metrics": "adds up counters; compared exactly (trainer_test)",
+    "track_metrics": "adds up counters; compared exactly (track_metrics_test, trainer_test)",
 }
 # Ops that do (part of) their work by the launches of another.
 LAUNCHED_AS = {"instance_norm": "group_norm"}

@@ -30,7 +30,7 @@ RESULTS = ROOT / "bench/results/cuda.json"
 
 # Where an op is tested on the GPU, if not by OP_test alone.
 TESTED_BY = {"gather_batch": ["loader_test"], "schedule_step": ["sgd_test"],
-             "track_metrics": ["trainer_test"],
+             "track_metrics": ["track_metrics_test", "trainer_test"],
              "batch_norm": ["batch_norm_test", "batch_norm_waves_test"],
              **{op: [f"{op}_test", "larger_than_l2_test"]
                 for op in ("activation", "group_norm", "layer_norm", "rms_norm", "softmax")}}

@@ -31,14 +31,15 @@ struct TrackMetrics {
 void run(Cpu&, const TrackMetrics&);
 void run(Cuda&, const TrackMetrics&);
 
-// Whether row i of the logits answers `label`.
+// Whether a row of logits answers `label`, as far as its classes first, first + step, ... tell.
 template <class T>
-GRADUS_HD bool is_right(const T* row, int64_t classes, int64_t label) {
+GRADUS_HD bool is_right(const T* row, int64_t classes, int64_t label, int64_t first = 0,
+                        int64_t step = 1) {
   if (label < 0 || label >= classes) return false;
   using A = acc_t<std::remove_const_t<T>>;
   const A own = static_cast<A>(row[label]);
   bool right = true;
-  for (int64_t c = 0; c < classes; ++c) {
+  for (int64_t c = first; c < classes; c += step) {
     const A other = static_cast<A>(row[c]);
     right = right && (c < label ? own > other : own >= other);
   }
