@@ -208,7 +208,7 @@ void backward_rows(Cuda& cuda, const BatchNormBackward& args, const BatchNormGeo
   int64_t* const none = nullptr;
   if (second_pass && launch_held<N>(cuda, sums, dx, plan, finish, none)) return;
   if constexpr (N == 1) {
-    if (second_pass && launch_bands(cuda, sums, dx, g, {x, dy, dx}, finish, none)) return;
+    if (args.training && launch_bands(cuda, sums, dx, g, {x, dy, dx}, finish, none)) return;
   }
   if (second_pass && launch_waves<N>(cuda, sums, dx, plan, finish, none)) return;
   auto* parts = reserve_parts<BatchNormSums<A>>(cuda, plan.chunks * g.c);

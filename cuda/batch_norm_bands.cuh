@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kBatchNormThreads, batch_norm_held_blocks(0, 0
   const Terms t = f.finish(c, of_c, all, writes);
   if (writes && batches != nullptr && c == 0) ++*batches;
   start_next_kernel();
+  if (to == nullptr) return;  // the parameters' gradients alone are wanted
 #pragma unroll 4
   for (walk = own; walk.left > 0; walk.step())
     held[walk.at] = t(Of::template held<1>(held, walk.at, size));

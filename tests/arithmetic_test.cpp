@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/ops/sum.h"
+#include "core/generator.h"
 #include "tests/support/each_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/op_modes.h"
@@ -123,6 +124,23 @@ TEST_P(Arithmetic, BroadcastsOfUnalignedViews) {
         Tensor(view).add_(b);
         EXPECT_EQ(view.to_vector<double>(), (x + whole).contiguous().to_vector<double>());
       }
+    }
+  }
+}
+
+// As the gradient of a sum is: of the whole shape, but with strides of 0.
+TEST_P(Arithmetic, ViewsThatRepeatAreAsWholeTensors) {
+  const std::pair<Shape, Shape> shapes[] = {
+      {{5, 7}, {1, 1}}, {{5, 24}, {1, 24}}, {{3, 5, 7}, {3, 5, 1}}, {{2, 16, 3, 5}, {1, 16, 1, 1}}};
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (const auto& [shape, repeated] : shapes) {
+      Tensor a = rand(shape, options(dtype));
+      if (shape.rank() == 4) a = a.contiguous(MemoryFormat::channels_last);
+      const Tensor b = (rand(repeated, options(dtype)) + 0.5).expand(shape);
+      const Tensor whole = b.contiguous();
+      EXPECT_EQ((a * b).to_vector<double>(), (a * whole).to_vector<double>()) << to_string(dtype);
+      EXPECT_EQ((b - a).to_vector<double>(), (whole - a).to_vector<double>()) << to_string(dtype);
+      EXPECT_EQ((b / b).to_vector<double>(), Values(static_cast<size_t>(shape.numel()), 1.0));
     }
   }
 }

@@ -32,7 +32,6 @@ struct Operands {
   Shape a, b;
   bool channels_last = false;
   bool benchmark = false;
-  bool expanded = false;  // b is a view of the shape of y, as the gradient of a sum is
 };
 
 OpCase make_case(const Operation& op, const Operands& operands) {
@@ -42,9 +41,7 @@ OpCase make_case(const Operation& op, const Operands& operands) {
   result.name = op.name + "_" + operands.name;
   result.inputs = {{.name = "a", .shape = operands.a, .channels_last = operands.channels_last},
                    {.name = "b", .shape = operands.b, .positive = op.positive_b}};
-  result.forward = [f = op.forward, y, expanded = operands.expanded](std::span<const Tensor> in) {
-    return f(in[0], expanded ? in[1].expand(y) : in[1]);
-  };
+  result.forward = [f = op.forward](std::span<const Tensor> in) { return f(in[0], in[1]); };
   result.reference = [f = op.reference](std::span<const ref::Array> in) { return f(in[0], in[1]); };
   result.reference_backward = [f = op.backward](std::span<const ref::Array> in,
                                                 const ref::Array& dy) {
@@ -109,16 +106,11 @@ std::vector<OpCase> arithmetic_cases() {
       {"mixed_formats", {2, 3, 4, 5}, {2, 3, 4, 5}, true},
       {"long_row", {2, 20001}, {20001}},
       {"empty", {0, 3}, {0, 3}},
-      {"expanded_scalar", {5, 7}, {1, 1}, false, false, true},
-      {"expanded_row", {5, 24}, {1, 24}, false, false, true},
-      {"expanded_column", {3, 5, 7}, {3, 5, 1}, false, false, true},
-      {"expanded_bias_nhwc", {2, 16, 3, 5}, {1, 16, 1, 1}, true, false, true},
       {"residual_small", {128, 64, 32, 32}, {128, 64, 32, 32}, false, true},
       {"residual_large", {256, 128, 56, 56}, {256, 128, 56, 56}, false, true},
       {"bias_nchw_small", {128, 64, 32, 32}, {64, 1, 1}, false, true},
       {"bias_nchw_large", {256, 128, 56, 56}, {128, 1, 1}, false, true},
       {"bias_nhwc_large", {256, 128, 56, 56}, {128, 1, 1}, true, true},
-      {"expanded_scalar_large", {256, 128, 56, 56}, {1, 1, 1, 1}, false, true, true},
   };
   std::vector<OpCase> cases;
   for (const Operation& op : operations()) {
