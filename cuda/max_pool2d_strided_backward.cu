@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kPairThreads)
   if (unit >= static_cast<I>(g.units)) return;
   const RowPlace<I> place(g, unit);
   const int i = static_cast<int>(place.i) - kShift, j = static_cast<int>(place.column) * N;
-  const I from = (place.plane * static_cast<I>(g.p) + i) * static_cast<I>(g.q) + j;
+  const I from = (place.plane * static_cast<I>(g.p) + place.i - kShift) * static_cast<I>(g.q) + j;
   const bool all = Padding == 1 ? j + N < g.q : j > 0;
   const TakenRow<N, Padding, T> above(dy + from, index + from, is_within(i, g.p), all);
   const I next = from + static_cast<I>(g.q);
@@ -81,15 +81,11 @@ __global__ void __launch_bounds__(kPairThreads)
     lower[of_two] = above.from(e, 2, 2) + above.from(e + 1, 2, 0);
     lower[of_two] = (lower[of_two] + below.from(e, 0, 2)) + below.from(e + 1, 0, 0);
   }
-  const int h = 2 * i + kShift;
-  T* plane = dx + place.plane * static_cast<I>(g.h) * static_cast<I>(g.w);
-  const auto store = [&](int row, const A(&values)[2 * N]) {
-    if (!is_within(row, g.h)) return;
-    T* to = plane + (static_cast<I>(row) * static_cast<I>(g.w) + 2 * j);
-    store_pack(to, round_pack<T, 2 * N>(values));
-  };
-  store(h, upper);
-  store(h + 1, lower);
+  // Of row 2·place.i: the upper one with padding, else the lower.
+  T* to = dx + ((place.plane * static_cast<I>(g.h) + 2 * place.i) * static_cast<I>(g.w) + 2 * j);
+  if (Padding == 1 || place.i > 0) store_pack(to - kShift * g.w, round_pack<T, 2 * N>(upper));
+  if (2 * static_cast<int>(place.i) + Padding < g.h)
+    store_pack(to + Padding * g.w, round_pack<T, 2 * N>(lower));
 }
 
 // dy and the taken taps of N channels of a window, if there is one.

@@ -41,11 +41,14 @@ Tensor pool(const Tensor& x_given, const AvgWindows& windows, std::string_view o
   return y;
 }
 
-// Whether there is one window, of the whole image, divided by the number of its elements.
-bool is_image(const AvgWindows& windows) {
+// Whether there is one window, of the whole image, divided by the number of its elements, that a
+// thread per window would be slower at: not if it has few pixels, with the channels side by side.
+bool is_image(const Tensor& x, const AvgWindows& windows) {
+  constexpr int64_t kFewPixels = 64;
   if (windows.h.positions != 1 || windows.w.positions != 1) return false;
   const auto rows = windows.h.window(0), columns = windows.w.window(0);
-  const int64_t pixels = windows.h.extent * windows.w.extent;
+  const int64_t pixels = x.size(2) * x.size(3);
+  if (x.options().format != MemoryFormat::contiguous && pixels <= kFewPixels) return false;
   return rows.size() * columns.size() == pixels && windows.divisor_of(rows, columns) == pixels;
 }
 
@@ -80,7 +83,7 @@ Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
                            .w = axis(1),
                            .count_include_pad = options.count_include_pad,
                            .divisor = options.divisor_override.value_or(0)};
-  return is_image(windows) ? mean_of_images(x) : pool(x, windows, op);
+  return is_image(x, windows) ? mean_of_images(x) : pool(x, windows, op);
 }
 
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
