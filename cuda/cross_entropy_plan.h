@@ -7,7 +7,7 @@
 
 namespace gradus {
 
-inline constexpr int kCrossEntropyThreads = 256;   // of a block, and of a long row
+inline constexpr int kCrossEntropyThreads = 256;   // of a block backward, at most; of a long row
 inline constexpr int kCrossEntropyShortLanes = 4;  // of a row that they hold at once
 
 // Of a block of the forward pass; packs of longer rows want more registers.

@@ -25,7 +25,7 @@ void launch_slab(Cuda& cuda, const GroupNormSlab& plan, int shared_bytes, bool i
 
 // Of the loads of the kernels that hold regions: packs of one element are moved as runs.
 template <class T, int N>
-inline constexpr int kLoadBytes = N == 1 ? 16 : N* static_cast<int>(sizeof(T));
+inline constexpr int kLoadBytes = N == 1 ? 16 : int{sizeof(T)} * N;
 
 // Of a lane.
 template <class T>

@@ -99,16 +99,16 @@ __device__ void leave_part(const LabelResult<A>& result, const LabelPart& own, L
   }
 }
 
-inline constexpr int kFinishThreads = 1024;
+inline constexpr int kLabelFinishThreads = 1024;
 
 // grid:  one block
 // order: each thread its parts from first to last, then the block's tree
 template <class A>
-__global__ void __launch_bounds__(kFinishThreads)
+__global__ void __launch_bounds__(kLabelFinishThreads)
     label_loss_finish(const LabelPart* parts, int64_t count, LabelResult<A> result) {
   wait_for_previous_kernel();
   LabelPart all;
-  for (int64_t i = threadIdx.x; i < count; i += kFinishThreads) {
+  for (int64_t i = threadIdx.x; i < count; i += kLabelFinishThreads) {
     all.loss += parts[i].loss;
     all.weight += parts[i].weight;
     all.wrong = FirstOp{}(all.wrong, parts[i].wrong);
@@ -133,8 +133,8 @@ void launch_label_loss(Cuda& cuda, const Chunks& chunks, int threads, std::strin
                        in, chunks.size, result, parts);
   }
   if (chunks.count != 1) {
-    launch_overlapping(cuda, {.grid = 1, .threads = kFinishThreads}, label_loss_finish<A>, parts,
-                       chunks.count, result);
+    launch_overlapping(cuda, {.grid = 1, .threads = kLabelFinishThreads}, label_loss_finish<A>,
+                       parts, chunks.count, result);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "cuda/reduce_column_packs.h"
 #include "cuda/reduce_packs_plan.h"
+#include "cuda/reduce_short_rows_plan.h"
 
 namespace gradus {
 namespace {
@@ -368,6 +369,23 @@ TEST(ReducePlans, PacksAreAligned) {
     EXPECT_FALSE(plan_reduce_backward(dx.raw(), x.raw(), across.raw()).packed);
     EXPECT_FALSE(plan_backward_packs(dx.raw(), x.raw(), along.raw()).has_value());
   }
+}
+
+TEST(ReducePlans, ShortRowsThatPacksDoNotDivideShareABlock) {
+  const auto rows = [](const Shape& x, const Shape& y, DType dtype = DType::f32) {
+    return plan_reduce_short_rows(plan_reduce(view(x, dtype), view(y, dtype)), size_of(dtype));
+  };
+  const ReduceShortRows plan = rows({256, 2048, 49}, {256, 2048, 1}, DType::bf16);
+  EXPECT_EQ(plan.outputs, 256 * 2048);
+  EXPECT_EQ(plan.lanes, 4);
+  EXPECT_EQ(plan.rows, 192);  // three for each lane, of 20 KB at most
+  EXPECT_EQ(plan.shared_bytes, 192 * 98 + 16);
+  EXPECT_EQ(rows({4355, 49}, {4355, 1}).rows, 64);  // more would leave most of a card idle
+  EXPECT_EQ(rows({3000, 49}, {3000, 1}).outputs, 0);
+  EXPECT_EQ(rows({1 << 20, 48}, {1 << 20, 1}).outputs, 0);           // in packs
+  EXPECT_EQ(rows({1 << 20, 513}, {1 << 20, 1}).outputs, 0);          // longer than 2 KB
+  EXPECT_EQ(rows({256, 49, 2048}, {256, 1, 2048}).outputs, 0);       // across x
+  EXPECT_EQ(rows({512, 49, 128, 49}, {512, 1, 128, 1}).outputs, 0);  // two axes
 }
 
 }  // namespace
