@@ -4,6 +4,7 @@
 #include "core/build_config.h"
 #include "tests/support/files.h"
 #include "tests/support/gpu.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace gradus {
@@ -11,7 +12,7 @@ namespace {
 
 test::ProcessResult run_on(const std::string& device) {
   const test::TempDir dir;
-  return test::run_process({GRADUS_ADD_AN_OP, device}, {.dir = dir.path()});
+  return test::run_process({test::program_path("add_an_op"), device}, {.dir = dir.path()});
 }
 
 void expect_checked(const std::string& device) {

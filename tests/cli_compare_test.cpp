@@ -1,6 +1,7 @@
 // `gradus compare` as a user runs it.
 #include "tests/support/cli.h"
 #include "tests/support/gpu.h"
+#include "tests/support/paths.h"
 
 namespace gradus {
 namespace {
@@ -235,13 +236,14 @@ TEST_F(CompareCli, Refusals) {
 }
 
 TEST_F(CompareCli, TheExampleOfOnesOwnModel) {
-  const ProcessResult result =
-      test::run_process({GRADUS_COMPARE_MY_MODEL, "mine.json"}, {.dir = dir_.path()});
+  const ProcessResult result = test::run_process(
+      {test::program_path("compare_my_model"), "mine.json"}, {.dir = dir_.path()});
   expect_text(result, 0, "all within tolerance");
   EXPECT_NE(result.out.find("GroupNorm"), std::string::npos) << result.out;
   EXPECT_EQ(report("mine.json")["what"], "model");
-  expect_failure(test::run_process({GRADUS_COMPARE_MY_MODEL, "/dev/full"}, {.dir = dir_.path()}), 2,
-                 {"cannot write '/dev/full'"});
+  expect_failure(test::run_process({test::program_path("compare_my_model"), "/dev/full"},
+                                   {.dir = dir_.path()}),
+                 2, {"cannot write '/dev/full'"});
 }
 
 TEST_F(CompareCli, CudaIsBesideTheCpu) {

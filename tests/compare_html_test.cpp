@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/support/browser.h"
+#include "tests/support/paths.h"
 
 namespace gradus {
 namespace {
@@ -12,7 +13,7 @@ using namespace test;
 using nlohmann::json;
 
 // The golden report: lock-step training on two devices, one row, which is beyond its tolerance.
-json golden() { return json::parse(read_text(std::string(GRADUS_GOLDEN_DIR) + "/compare.json")); }
+json golden() { return json::parse(read_text(source_path("tests/golden/compare.json"))); }
 
 // Rows of four layers whose largest errors on the CPU are 3, 0.5, 40 and 7 ulp.
 json of_layers(bool with_gpu) {

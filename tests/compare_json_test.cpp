@@ -6,6 +6,7 @@
 
 #include "core/build_config.h"
 #include "nn/compare/report.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace gradus {
@@ -80,7 +81,7 @@ TEST(CompareJson, IsFrozen) {
   const size_t at = text.find(version);
   ASSERT_NE(at, std::string::npos) << text;
   text.replace(at, version.size(), "\"version\": \"\"");
-  const std::string path = GRADUS_GOLDEN_DIR "/compare.json";
+  const std::string path = test::source_path("tests/golden/compare.json");
   if (std::getenv("GRADUS_WRITE_GOLDEN") != nullptr) std::ofstream(path) << text;
   EXPECT_EQ(text, test::read_text(path));
 }

@@ -16,6 +16,7 @@
 #include "autograd/ops/reduce.h"
 #include "core/error.h"
 #include "examples/cli/lesson_html.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace gradus {
@@ -26,8 +27,6 @@ using explain::Inputs;
 using explain::Layer;
 using explain::Setting;
 using Values = std::vector<double>;
-
-const std::string kRoot = GRADUS_SOURCE_DIR;
 
 // ---- what is written ----------------------------------------------------------------------------
 
@@ -336,7 +335,7 @@ std::string with_lines(std::string text) {
   const std::string open = "](../";
   for (size_t at = text.find(open); at != std::string::npos; at = text.find(open, at + 1)) {
     const size_t path = at + open.size(), end = text.find_first_of(")#", path);
-    const std::string file = kRoot + "/" + text.substr(path, end - path);
+    const std::string file = test::source_path(text.substr(path, end - path));
     EXPECT_TRUE(std::ifstream(file).good()) << file;
     if (text[end] == ')') continue;
     const size_t quote = text.find(" \"", end), close = text.find("\")", quote + 2);
@@ -357,7 +356,7 @@ TEST(NormGradientsPage, NumbersAndLinesAreRight) {
   add_half(page);
   add_sums(page);
   add_others(page);
-  const std::string path = kRoot + "/docs/norm_gradients.md", old = test::read_text(path);
+  const std::string path = test::source_path("docs/norm_gradients.md"), old = test::read_text(path);
   ASSERT_FALSE(old.empty());
   const std::string fresh = with_lines(with_numbers(old, page));
   if (std::getenv("GRADUS_UPDATE_PAGES") != nullptr) {

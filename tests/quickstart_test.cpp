@@ -1,13 +1,11 @@
 // Runs the program of examples/quickstart.cpp on a small set of the right format.
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-
-#include <cstdio>
-
 #include "core/random.h"
 #include "tests/support/files.h"
 #include "tests/support/gpu.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
 
 namespace gradus {
 namespace {
@@ -32,30 +30,15 @@ void write_set(const TempDir& dir, const std::string& name, uint32_t count, uint
   dir.file(name + "-labels-idx1-ubyte", test::join({number(0x801), number(count), labels}));
 }
 
-struct Outcome {
-  int status = -1;
-  std::string output;
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) outcome.output += static_cast<char>(c);
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
-
 void train_on(const std::string& device) {
   const TempDir dir;
   write_set(dir, "train", 1024, 1);
   write_set(dir, "t10k", 500, 2);
-  const std::string in_dir = "cd '" + dir.path() + "' && '" GRADUS_QUICKSTART "' ";
-  const Outcome outcome = run(in_dir + "'" + dir.path() + "' " + device + " 3");
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_NE(outcome.output.find("epoch 3: loss 0.0"), std::string::npos) << outcome.output;
-  EXPECT_NE(outcome.output.find("test accuracy 100.00 %"), std::string::npos) << outcome.output;
+  const test::ProcessResult result = test::run_process(
+      {test::program_path("quickstart"), dir.path(), device, "3"}, {.dir = dir.path()});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("epoch 3: loss 0.0"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("test accuracy 100.00 %"), std::string::npos) << result.out;
   EXPECT_FALSE(test::read_file(dir.path("quickstart.safetensors")).empty());
 }
 
@@ -68,9 +51,10 @@ TEST(QuickstartCuda, TrainsOnTheGpu) {
 
 TEST(Quickstart, SaysWhatIsMissing) {
   const TempDir dir;
-  const Outcome outcome = run("'" GRADUS_QUICKSTART "' '" + dir.path("nothing") + "'");
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.output.find(dir.path("nothing")), std::string::npos) << outcome.output;
+  const test::ProcessResult result = test::run_process(
+      {test::program_path("quickstart"), dir.path("nothing")}, {.dir = dir.path()});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find(dir.path("nothing")), std::string::npos) << result.err;
 }
 
 }  // namespace

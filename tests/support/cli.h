@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/random.h"
 #include "tests/support/files.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace gradus::test {
@@ -49,7 +50,7 @@ class Cli : public testing::TestWithParam<Device> {
   }
 
   ProcessResult gradus(const Arguments& arguments, ProcessOptions options = {}) const {
-    Arguments command{GRADUS_PROGRAM};
+    Arguments command{program_path("gradus")};
     command.insert(command.end(), arguments.begin(), arguments.end());
     options.dir = dir_.path();
     return run_process(command, options);
@@ -57,7 +58,7 @@ class Cli : public testing::TestWithParam<Device> {
 
   // A script that finds the program as $GRADUS and the options of train() as $TRAIN.
   ProcessResult shell(const std::string& script) const {
-    const std::string head = std::string("GRADUS='") + GRADUS_PROGRAM +
+    const std::string head = "GRADUS='" + program_path("gradus") +
                              "'; TRAIN=\"$GRADUS train --data data --device cpu --model lenet"
                              " --epochs 2 --batch-size 16 --lr 0.02\"; ";
     return run_process({"/bin/sh", "-c", head + script}, {.dir = dir_.path()});

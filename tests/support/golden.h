@@ -8,11 +8,8 @@
 #include <vector>
 
 #include "core/ops/window.h"
+#include "tests/support/paths.h"
 #include "tests/support/reference_array.h"
-
-#ifndef GRADUS_GOLDEN_DIR
-#error "GRADUS_GOLDEN_DIR must name tests/golden"
-#endif
 
 namespace gradus::ref {
 
@@ -20,7 +17,7 @@ using Json = nlohmann::json;
 
 // The cases of tests/golden/<name>.json, by value: safe to walk in a range-for.
 inline Json golden_cases(const std::string& name) {
-  std::ifstream file(std::string(GRADUS_GOLDEN_DIR) + "/" + name + ".json");
+  std::ifstream file(test::source_path("tests/golden/" + name + ".json"));
   if (!file) throw std::runtime_error("golden file missing: " + name + ".json");
   return Json::parse(file).at("cases");
 }
