@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <ranges>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -32,7 +33,9 @@ bool has_f16c() {
 }
 #endif
 
-bool has_isa(Isa isa) {
+constexpr Isa kBuilt[] = {GRADUS_BUILT_ISAS};  // weakest first, as the build says
+
+bool processor_has(Isa isa) {
 #ifdef __x86_64__
   switch (isa) {
     case Isa::baseline:
@@ -40,7 +43,7 @@ bool has_isa(Isa isa) {
     case Isa::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case Isa::avx512:
-      return has_isa(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
+      return processor_has(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl");
   }
@@ -49,16 +52,26 @@ bool has_isa(Isa isa) {
 }
 
 void require_isa(Isa isa) {
-  if (!has_isa(isa)) fail(ErrorCode::unsupported, "cpu", "this processor has no ", isa);
+  if (std::ranges::find(kBuilt, isa) == std::end(kBuilt)) {
+    fail(ErrorCode::unsupported, "cpu", "gradus was built without ", isa);
+  }
+  if (!processor_has(isa)) fail(ErrorCode::unsupported, "cpu", "this processor has no ", isa);
+}
+
+Isa strongest_isa() {
+  for (const Isa isa : kBuilt | std::views::reverse) {
+    if (processor_has(isa)) return isa;
+  }
+  fail(ErrorCode::unsupported, "cpu", "gradus was built for no instruction set of this processor");
 }
 
 Isa default_isa() {
   const char* name = std::getenv("GRADUS_ISA");
-  for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::baseline}) {
-    if (name == nullptr ? has_isa(isa) : name == to_string(isa)) {
-      require_isa(isa);
-      return isa;
-    }
+  if (name == nullptr) return strongest_isa();
+  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (name != to_string(isa)) continue;
+    require_isa(isa);
+    return isa;
   }
   fail(ErrorCode::invalid_argument, "GRADUS_ISA", "expected baseline, avx2 or avx512, got '", name,
        "'");
@@ -97,6 +110,9 @@ class Cpu::Team {
       stop();
       fail(ErrorCode::internal, "cpu", "the system gives ", started, " of ", size,
            " threads: ", error.what());
+    } catch (...) {
+      stop();
+      throw;
     }
   }
 

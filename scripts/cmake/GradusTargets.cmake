@@ -39,14 +39,27 @@ add_library(gradus_cases STATIC EXCLUDE_FROM_ALL
 target_link_libraries(gradus_cases PRIVATE gradus_options PUBLIC gradus)
 
 # cpu/ is compiled once per instruction set; cpu/dispatch.h chooses at run time.
-set(GRADUS_ISAS baseline)
+set(isas baseline)
 set(GRADUS_ISA_FLAGS_baseline "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND GRADUS_ISAS avx2 avx512)
+  list(APPEND isas avx2 avx512)
   set(GRADUS_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
   set(GRADUS_ISA_FLAGS_avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c
                               -mprefer-vector-width=512)
 endif()
+set(GRADUS_ISAS "${isas}" CACHE STRING "Instruction sets of the CPU kernels, at least one")
+set(unknown ${GRADUS_ISAS})
+list(REMOVE_ITEM unknown ${isas})
+if(unknown OR NOT GRADUS_ISAS)
+  message(FATAL_ERROR "GRADUS_ISAS: expected some of '${isas}', got '${GRADUS_ISAS}'")
+endif()
+set(built "")  # weakest first, in whatever order they were given
+foreach(isa IN LISTS isas)
+  if(isa IN_LIST GRADUS_ISAS)
+    list(APPEND built ${isa})
+  endif()
+endforeach()
+set(GRADUS_ISAS ${built})
 foreach(isa IN LISTS GRADUS_ISAS)
   add_library(gradus_cpu_${isa} OBJECT)
   set_target_properties(gradus_cpu_${isa} PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -60,6 +73,13 @@ foreach(isa IN LISTS GRADUS_ISAS)
                              EIGEN_DONT_PARALLELIZE)
   target_sources(gradus PRIVATE $<TARGET_OBJECTS:gradus_cpu_${isa}>)
 endforeach()
+list(GET GRADUS_ISAS 0 GRADUS_DISPATCHING_ISA)
+list(TRANSFORM GRADUS_ISAS PREPEND GRADUS_HAS_ISA_ OUTPUT_VARIABLE has_isas)
+target_compile_definitions(gradus_cpu_${GRADUS_DISPATCHING_ISA} PRIVATE GRADUS_DISPATCHES ${has_isas})
+list(TRANSFORM GRADUS_ISAS PREPEND Isa:: OUTPUT_VARIABLE built_isas)
+list(JOIN built_isas "," built_isas)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cpu/context.cpp PROPERTIES
+  COMPILE_DEFINITIONS "GRADUS_BUILT_ISAS=${built_isas}")
 
 if(GRADUS_HAS_CUDA)
   # A shared library and the programs that use it must share one runtime.
