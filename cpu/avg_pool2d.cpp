@@ -169,8 +169,8 @@ void share_row(const AvgGeometry& g, const T* dy, int64_t at, Divisors<acc_t<T>>
 }  // namespace
 
 void run(Cpu& cpu, const AvgPool2dForward& args) {
-  const AvgGeometry g(cpu, args.x, args.windows);
   if (args.y.numel() == 0) return;
+  const AvgGeometry g(cpu, args.x, args.windows);
   const int64_t p = g.windows.h.positions, plane = g.windows.h.extent * g.x_row();
   visit(Floating{}, args.x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
@@ -191,8 +191,8 @@ void run(Cpu& cpu, const AvgPool2dForward& args) {
 }
 
 void run(Cpu& cpu, const AvgPool2dBackward& args) {
-  const AvgGeometry g(cpu, args.dx, args.windows);
   if (args.dx.numel() == 0) return;
+  const AvgGeometry g(cpu, args.dx, args.windows);
   const int64_t h = g.windows.h.extent, plane = g.windows.h.positions * g.y_row();
   visit(Floating{}, args.dx.dtype, [&](auto type) {
     using T = typename decltype(type)::type;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace gradus {
@@ -69,6 +71,19 @@ TEST(CompareTable, ColumnsStandBelowTheirTitles) {
   EXPECT_NE(lines[2].find("1.23e+03 320%"), std::string::npos);
   EXPECT_NE(lines[3].find("1.23e-05  90%"), std::string::npos);
   EXPECT_NE(lines[3].find("3.0 / 6.0"), std::string::npos);
+}
+
+TEST(CompareTable, AValueThatIsNotFiniteIsNoExactOne) {
+  CompareReport report = example();
+  const double nan = std::nan("");
+  report.rows[0].values[0].errors[1] = {.device = kCuda,
+                                        .ok = false,
+                                        .beyond = 1,
+                                        .of_allowed = std::numeric_limits<double>::infinity(),
+                                        .worst = 0,
+                                        .error = nan,
+                                        .got = {1, nan}};
+  EXPECT_NE(table_of(report)[2].find("0.5 / not finite"), std::string::npos);
 }
 
 TEST(CompareTable, SentencesAreBrokenBetweenWords) {

@@ -203,6 +203,10 @@ TEST_P(EmptyTensors, D106_ProductsAndWindows) {
   expect_empty("adaptive_avg_pool2d", {0, 3, 4, 4}, {0, 3, 3, 2}, [](const Tensor& x) {
     return adaptive_avg_pool2d(x, {3, 2});
   });
+  constexpr int64_t kMany = int64_t{1} << 40;  // of which no table is made
+  expect_empty("adaptive_avg_pool2d", {0, 3, 4, 4}, {0, 3, 1, kMany}, [](const Tensor& x) {
+    return adaptive_avg_pool2d(x, {1, kMany});
+  });
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -52,6 +54,7 @@ Part part_of(const CompareValue& value) {
 
 std::string number(double value) {
   if (value == 0) return "exact";
+  if (std::isinf(value)) return "not finite";
   if (value < 0.095) return "<0.1";
   return value < 9.95  ? fmt::format("{:.1f}", value)
          : value < 1e5 ? fmt::format("{:.0f}", value)
@@ -65,7 +68,9 @@ std::string errors(const Line& line, Part part, size_t devices) {
     for (const CompareValue& value : row->values) {
       if (part_of(value) != part) continue;
       for (size_t d = 0; d < devices; ++d) {
-        largest[d] = std::max(largest[d], value.errors[d].max_ulp);
+        const CompareError& error = value.errors[d];
+        constexpr double kInfinity = std::numeric_limits<double>::infinity();
+        largest[d] = std::max(largest[d], std::isfinite(error.error) ? error.max_ulp : kInfinity);
       }
     }
   }
