@@ -76,10 +76,10 @@ endforeach()
 list(GET GRADUS_ISAS 0 GRADUS_DISPATCHING_ISA)
 list(TRANSFORM GRADUS_ISAS PREPEND GRADUS_HAS_ISA_ OUTPUT_VARIABLE has_isas)
 target_compile_definitions(gradus_cpu_${GRADUS_DISPATCHING_ISA} PRIVATE GRADUS_DISPATCHES ${has_isas})
-list(TRANSFORM GRADUS_ISAS PREPEND Isa:: OUTPUT_VARIABLE built_isas)
-list(JOIN built_isas "," built_isas)
+list(TRANSFORM GRADUS_ISAS PREPEND Isa:: OUTPUT_VARIABLE GRADUS_BUILT_ISAS)
+list(JOIN GRADUS_BUILT_ISAS "," GRADUS_BUILT_ISAS)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/cpu/context.cpp PROPERTIES
-  COMPILE_DEFINITIONS "GRADUS_BUILT_ISAS=${built_isas}")
+  COMPILE_DEFINITIONS "GRADUS_BUILT_ISAS=${GRADUS_BUILT_ISAS}")
 
 if(GRADUS_HAS_CUDA)
   # A shared library and the programs that use it must share one runtime.
